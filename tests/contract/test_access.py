@@ -25,8 +25,15 @@ from .test_tenancy import places
 from .valid_requests import Ids, least_request
 
 SECRET = "heronKp4tRs9"
-ADMIN_READS = {"CheckProvider", "TestMcpServer", "ListAuditEntries"}
-"""They send the keys of the organization to a server, or show who did what."""
+ADMIN_READS = {
+    "CheckProvider",
+    "TestMcpServer",
+    "ListAuditEntries",
+    "GetWebhook",
+    "ListWebhooks",
+    "ListWebhookDeliveries",
+}
+"""They send the keys of the organization to a server, show who did what, or show URLs that contain secrets."""
 COSTLY_READS = {"GenerateText", "EmbedTexts", "SearchWeb", "FetchWebpage"}
 """They call a model or other servers with each call."""
 
@@ -38,7 +45,7 @@ def as_bearer(token: str | None) -> list[tuple[str, str]]:
 def expected(rule: RpcRule, role: Role | None, *, is_limited: bool = False) -> grpc.StatusCode:
     if role is None:
         return grpc.StatusCode.UNAUTHENTICATED
-    may_call = role.covers(rule.role) and (bool(rule.agent_paths) or not is_limited)
+    may_call = role.covers(rule.role) and (bool(rule.agent_paths) or rule.is_open_to_limited or not is_limited)
     return grpc.StatusCode.INVALID_ARGUMENT if may_call else grpc.StatusCode.PERMISSION_DENIED
 
 
@@ -206,6 +213,45 @@ def test_token_of_an_agent_reads_what_others_hold_too_and_changes_it_only_throug
         block_id = blocks.CreateBlock(own, timeout=30, metadata=bearer).block.id
         delete = rpc.DeleteBlockRequest(block_id=block_id, request_id=new_id("req"))
         assert [blocks.DeleteBlock(delete, timeout=30, metadata=bearer) for _ in range(2)], "a repeat has its result"
+
+
+def test_reader_sees_no_urls_that_are_called(guarded: MeshThread, agents: tuple[Ids, Ids]) -> None:
+    stub: Any = import_module("mnemesh.agents.v1.runs_service_pb2_grpc")
+    rpc: Any = import_module("mnemesh.agents.v1.runs_service_pb2")
+    url = "http://127.0.0.1:1/secret"
+    message = {"content": [{"text": {"text": "Hi"}}]}
+    start = rpc.StartRunRequest(agent_id=agents[1]["agent"][0], messages=[message], config={"callback_url": url})
+    with grpc.insecure_channel(guarded.mesh.addresses["orchestrator"]) as channel:
+        runs = stub.RunServiceStub(channel)
+        run = runs.StartRun(start, timeout=30, metadata=as_bearer(token(Role.WRITER))).run
+        seen = {
+            role: runs.GetRun(rpc.GetRunRequest(run_id=run.id), timeout=30, metadata=as_bearer(token(role))).run
+            for role in (Role.READER, Role.WRITER)
+        }
+    assert run.config.callback_url == seen[Role.WRITER].config.callback_url == url
+    assert url not in str(seen[Role.READER])
+
+
+def test_token_of_an_agent_names_only_senders_of_its_agents(guarded: MeshThread, agents: tuple[Ids, Ids]) -> None:
+    mine, theirs = agents
+    bearer = as_bearer(token(Role.ADMIN, agents=frozenset(mine["agent"])))
+    senders = [theirs["identity"][0], theirs["agent"][0], new_id("identity"), "ada"]
+    for method in methods():
+        paths = rules_of()[f"/{method.containing_service.full_name}/{method.name}"].used_paths
+        owner, module = PROTO_SERVICES[method.containing_service.full_name]
+        for path in paths:
+            with grpc.insecure_channel(guarded.mesh.addresses[owner]) as channel:
+                stub = getattr(import_module(module), f"{method.containing_service.name}Stub")(channel)
+                for sender_id in [*senders, mine["identity"][0]]:
+                    request = least_request(method, mine)
+                    messages = getattr(request, path[0]) if len(path) == 2 else request.schedule.messages
+                    (messages[0] if messages else messages.add()).sender_id = sender_id
+                    error, _ = ask(stub, method, request, bearer)
+                    # Recall knows no identities: a limited caller writes no message in the name of one.
+                    if sender_id in senders or owner == "recall":
+                        assert_refused(error, f"{method.full_name} with {sender_id}")
+                    else:
+                        assert error is None or error.code() is not grpc.StatusCode.PERMISSION_DENIED, error
 
 
 def test_token_of_an_agent_does_not_connect_it_with_the_memory_of_others(

@@ -35,6 +35,8 @@ ELSEWHERE = {
     "AnswerApproval": "needs a model: tests/integration/test_approvals.py",
     "ImportAgent": "needs an export: tests/integration/test_export.py",
     "RefreshProvider": "needs a provider that answers: tests/integration/test_audit.py",
+    "RunMcpServerTool": "needs a server that answers: services/tools/tests/mcp_servers/test_server_tools.py",
+    "StreamMcpServerTool": "needs a server that answers: services/tools/tests/mcp_servers/test_server_tools.py",
     "RefreshMcpServer": "needs a server that answers: services/tools/tests/mcp_servers/test_server_tools.py",
     "CompleteMcpAuthorization": "needs a browser: services/tools/tests/mcp_servers/test_authorizations.py",
     "ReceiveMcpAuthorization": "needs a browser: services/tools/tests/mcp_servers/test_authorization_replicas.py",
@@ -50,6 +52,9 @@ REQUESTS = {
     "InvalidateFact": 'operation { fact_id: "<CreateFact>" }',
     "CreateTool": """tool { source_code: 'def made() -> str:\\n    "Made."\\n    return "x"' }""",
     "UpsertTool": """tool { source_code: 'def other() -> str:\\n    "Made."\\n    return "x"' }""",
+    "ExecuteTool": """ad_hoc { source_code: 'def made() -> str:\\n    "Made."\\n    return "x"' } arguments: "{}" """,
+    "RunCode": 'language: CODE_LANGUAGE_PYTHON code: "1"',
+    "RunCodeWithTools": 'start { program { language: CODE_LANGUAGE_PYTHON code: "1" } }',
     "CreateMcpServer": 'mcp_server { name: "made" sse { url: "http://127.0.0.1:1/sse" } }',
     "UpdateMcpServer": 'mcp_server { id: "<CreateMcpServer>" name: "x" } update_mask { paths: "name" }',
     "DeleteMcpServer": 'mcp_server_id: "<CreateMcpServer>"',
@@ -180,8 +185,7 @@ def test_rpcs_that_are_not_audited_read_or_have_records_of_their_own() -> None:
     }
     assert unaudited == {
         *("SendMessage", "SendMessageAndWait", "StartRun", "RetryRun", "CancelRuns", "StartBatch", "CancelBatch"),
-        *("StartSleeptimeRuns", "RunTool", "ExecuteTool", "RunCode", "RunCodeWithTools"),
-        *("RunMcpServerTool", "StreamMcpServerTool", "StartMcpAuthorization"),
+        *("StartSleeptimeRuns", "StartMcpAuthorization"),
         *("GrepFiles", "SearchFiles", "StartUpload", "WriteUpload", "CancelUpload"),
     }
 

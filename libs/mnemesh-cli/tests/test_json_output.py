@@ -333,6 +333,7 @@ def mesh(script: Script, running: MeshThread, tmp_path: Path) -> None:
 
     assert {row["service"] for row in script.rows("audit", "--since", "1h")} >= {"orchestrator", "blocks", "tools"}
     assert script.row("top", "--once")["active_runs"] == 0
+    assert script.row("whoami")["role"] == "CALLER_ROLE_SERVICE"
     assert {row["name"] for row in script.rows("version", code=1)} >= {"client", "blocks"}
     assert {row["subject"] for row in script.rows("doctor", "--data-dir", str(tmp_path), code=1)} >= {"python", "model"}
     (tmp_path / "logs").mkdir()

@@ -11,7 +11,6 @@ from mnemesh_kit.access import rules_of
 SOURCE: Final = Path(sync.__file__).parents[1]
 WITHOUT_METHOD: Final = {
     "/mnemesh.files.v1.AgentFileService/BatchGetDirectories": "fills the prompts of many agents; `directories` has one",
-    "/mnemesh.server.v1.ServerService/GetServerStatus": "for the console; programs scrape the port of the metrics",
     "/mnemesh.tools.v1.ExecutionService/RunCodeWithTools": "the caller is a step loop that answers the program's calls",
 }
 """RPCs without a method of their own, and why."""

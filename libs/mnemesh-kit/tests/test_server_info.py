@@ -1,7 +1,9 @@
 """A client asks a server for its version; an operator asks on the command line."""
 
 import sys
-from datetime import datetime
+import time
+from dataclasses import replace
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
@@ -58,17 +60,18 @@ async def test_server_reports_its_metrics_to_the_default_organization_alone(tmp_
     assembly = Assembly(name="blocks", servicers=[], service_names=[], metrics=[runs])
     address = await server.start(assembly, ServerConfig(auth_key_file=str(keys), shutdown_grace_seconds=0))
     tenant = Principal(new_id("org"), new_id("user"))
+    limited = replace(DEFAULT_PRINCIPAL, agents=frozenset({new_id("agent")}))
     try:
         async with grpc.aio.insecure_channel(address) as channel:
             stub = server_service_pb2_grpc.ServerServiceStub(channel)
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await stub.GetServerStatus(pb.GetServerStatusRequest())
-            owned, seen = [
+            owned, seen, shown = [
                 await stub.GetServerStatus(
                     pb.GetServerStatusRequest(),
-                    metadata=(("authorization", f"Bearer {mint_token(b'0' * 32, principal, 60)}"),),
+                    metadata=(("authorization", f"Bearer {mint_token(b'0' * 32, principal, seconds)}"),),
                 )
-                for principal in (DEFAULT_PRINCIPAL, tenant)
+                for principal, seconds in ((DEFAULT_PRINCIPAL, 60), (tenant, 60), (limited, 3600))
             ]
     finally:
         await server.stop()
@@ -87,6 +90,9 @@ async def test_server_reports_its_metrics_to_the_default_organization_alone(tmp_
             role=access_pb2.CALLER_ROLE_ADMIN,
         ),
     )
+    assert (shown.caller.limited, shown.caller.agent_ids) == (True, list(limited.agents or ()))
+    assert shown.metrics_withheld
+    assert 3000 < shown.caller.expire_time.ToDatetime(UTC).timestamp() - time.time() < 3700
 
 
 def test_version_of_a_distribution_that_is_not_installed_is_empty() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from mcp.client.client import Client
 from mcp.client.streamable_http import streamable_http_client
 from mnemesh_client import Agent, Mnemesh
 from mnemesh_kit.auth import mint_token
-from mnemesh_kit.call_context import Principal
+from mnemesh_kit.call_context import Principal, Role
 from mnemesh_kit.ids import new_id
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.server import Reply
@@ -75,14 +76,33 @@ async def test_each_request_is_for_its_own_principal(tmp_path: Path) -> None:
     keys.write_text(KEY)
     services = ("gateway", "orchestrator", "blocks", "recall", "archival", "tools")
     settings = {name: {"auth_key_file": str(keys)} for name in services}
-    tokens = [mint_token(KEY.encode(), Principal(new_id("org"), new_id("user")), 60) for _ in range(2)]
+    owners = [Principal(new_id("org"), new_id("user")) for _ in range(2)]
+    tokens = [mint_token(KEY.encode(), owner, 60) for owner in owners]
     async with Mesh(tmp_path, gateway=True, settings=settings) as mesh:
         for name, token in zip(("mine", "theirs"), tokens, strict=True):
             async with Mnemesh(mesh.client.addresses, token=token) as owner:
-                await owner.agents.create(name)
+                agent = await owner.agents.create(name)
+        await _require_refusals(mesh, owners[1], agent.id)
         async with connected(mesh, tokens[0]) as mine, connected(mesh, tokens[1]) as theirs:
             for client, name in ((mine, "mine"), (theirs, "theirs"), (mine, "mine")):
                 assert [entry["name"] for entry in await call(client, "list_agents")] == [name]
         async with httpx2.AsyncClient(timeout=scaled(60)) as http:
             refused = await http.post(f"http://{mesh.addresses['gateway']}/mcp", json={})
             assert refused.status_code == 401
+
+
+async def _require_refusals(mesh: Mesh, owner: Principal, agent_id: str) -> None:
+    """A reader changes nothing, and a token of an agent reaches no other agent."""
+    reader = mint_token(KEY.encode(), owner, 60, role=Role.READER)
+    limited = mint_token(KEY.encode(), replace(owner, agents=frozenset({new_id("agent")})), 60)
+    async with connected(mesh, reader, f"/{agent_id}") as client:
+        assert await call(client, "search_memory", query="mat") == []
+        for tool, arguments in (("remember", {"text": "x"}), ("ask_agent", {"message": "x"})):
+            refused = await client.call_tool(tool, arguments)
+            assert refused.is_error
+            assert "requires the role writer. The caller has the role reader" in str(refused.content)
+    async with connected(mesh, limited) as client:
+        for tool, arguments in (("remember", {"text": "x"}), ("search_memory", {"query": "x"})):
+            refused = await client.call_tool(tool, {**arguments, "agent": agent_id})
+            assert refused.is_error
+            assert "limited to some agents" in str(refused.content)

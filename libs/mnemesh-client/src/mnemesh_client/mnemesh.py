@@ -213,6 +213,11 @@ class Mnemesh:
         stub = server_service_pb2_grpc.ServerServiceStub(channel)
         return await stub.GetServerInfo(server_service_pb2.GetServerInfoRequest(service=service))
 
+    async def whoami(self) -> server_service_pb2.Caller:
+        """Returns the caller that the token names: organization, subject, role, agents, expiry and issuer."""
+        stub = server_service_pb2_grpc.ServerServiceStub(self._channels.channel(self.addresses.orchestrator))
+        return (await stub.GetServerStatus(server_service_pb2.GetServerStatusRequest())).caller
+
     async def close(self) -> None:
         """Closes all connections. Open calls are cancelled; runs continue on the server."""
         await self._channels.close()

@@ -73,6 +73,10 @@ class RpcRule:
     agent_paths: tuple[tuple[str, ...], ...] = ()
     """The fields of the request that name agents, or what belongs to agents, as paths. Without any, callers that are
     limited to some agents may not call the RPC."""
+    is_open_to_limited: bool = False
+    """Whether limited callers may call the RPC although it names no agents."""
+    used_paths: tuple[tuple[str, ...], ...] = ()
+    """The fields that name, if they are set, what the call uses of agents."""
 
     @property
     def is_for_clients(self) -> bool:
@@ -97,30 +101,34 @@ class RpcRule:
                 required_role=self.role.value,
                 role=caller.role.value,
             )
-        if caller.agents is not None and not self.agent_paths:
+        if caller.agents is not None and not (self.agent_paths or self.is_open_to_limited):
             raise PermissionDenied(f"This method is not about one agent. {_LIMITED}", role=caller.role.value)
 
     async def require_agents(self, request: Message, caller: Principal, find_owners: FindOwners) -> None:
         """Checks that a request of a caller that is limited to some agents is about these.
 
         Each agent that it names must be one of them. What it names otherwise must belong to one of them if the RPC
-        reads, and to no other agent if it changes something. What does not exist is left to the handler.
+        reads or uses it, and to no other agent if it changes it. What does not exist is left to the handler, except
+        for what is only used.
 
         Raises:
             PermissionDenied: it names nothing, or something else. Metadata: field.
         """
         agents = caller.agents or frozenset()
-        fields = {path: named(request, path) for path in self.agent_paths}
-        ids = {id_ for found in fields.values() for id_ in found}
+        subjects = {path: named(request, path) for path in self.agent_paths}
+        used = {path: [id_ for id_ in named(request, path) if id_] for path in self.used_paths}
+        ids = {id_ for found in (subjects | used).values() for id_ in found}
         owners = await find_owners(caller.organization_id, {id_ for id_ in ids if not is_id(id_, "agent")})
-        for path, found in fields.items():
+        for path, found in (subjects | used).items():
+            is_used = path in used
             for id_ in found:
-                holders = owners.get(id_, {id_} if is_id(id_, "agent") else None)
-                if holders is None or (holders and (holders & agents if self.reads else holders <= agents)):
+                holders = {id_} if is_id(id_, "agent") else owners.get(id_, set() if is_used else None)
+                may_share = self.reads or is_used
+                if holders is None or (holders and (holders & agents if may_share else holders <= agents)):
                     continue
                 field = ".".join(path)
                 raise PermissionDenied(f"{field} must name what is of agents of the token. {_LIMITED}", field=field)
-        if not ids:
+        if not any(subjects.values()) and not self.is_open_to_limited:
             field = " or ".join(".".join(path) for path in self.agent_paths)
             raise PermissionDenied(f"{field} must name what is of agents of the token. {_LIMITED}", field=field)
 
@@ -188,4 +196,6 @@ def _read_rule(method: str) -> RpcRule:
         is_audited=not reads and role is not Role.SERVICE and not option.unaudited,
         reads=reads,
         agent_paths=tuple(tuple(field.split(".")) for field in option.agent_fields),
+        is_open_to_limited=option.open_to_limited,
+        used_paths=tuple(tuple(field.split(".")) for field in option.used_fields),
     )

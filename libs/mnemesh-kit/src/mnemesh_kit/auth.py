@@ -14,6 +14,7 @@ import json
 import re
 import time
 from collections.abc import Hashable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -184,7 +185,7 @@ class TokenAuthenticator:
             is_short = leeway == 0 and 0 < expires_at - issued_at <= MESH_TOKEN_SECONDS
             if not is_short and self._revoked.current.revokes(principal, claims.get("jti"), issued_at):
                 raise Unauthenticated("The token was revoked.")
-            return principal, expires_at + leeway
+            return replace(principal, expires_at=None if is_short else expires_at), expires_at + leeway
         except InvalidArgument as error:
             raise Unauthenticated("The token does not name a valid organization and subject.") from error
         except MnemeshError:

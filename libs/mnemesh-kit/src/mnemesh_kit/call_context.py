@@ -52,6 +52,10 @@ class Principal:
     """
     agents: frozenset[str] | None = field(default=None, compare=False)
     """The ids of the agents to which the credential is limited; None if it is not limited."""
+    expires_at: float | None = field(default=None, compare=False)
+    """When the credential expires, in seconds since 1970; None without one, and for one of minutes."""
+    issuer: str | None = field(default=None, compare=False)
+    """The URL of the issuer of the credential; None for one of the key file."""
 
 
 DEFAULT_PRINCIPAL: Final = Principal(

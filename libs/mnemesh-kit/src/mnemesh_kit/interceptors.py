@@ -259,8 +259,10 @@ class Pipeline(grpc.aio.ServerInterceptor):
 
 
 def is_search(method: str) -> bool:
-    """Returns whether a call of a method computes for long: it compares texts or vectors. Embedders have own limits."""
-    return method.rpartition("/")[2].startswith(("Search", "Grep", "Audit")) and "/SearchWeb" not in method
+    """Returns whether a call of a method computes for long: it compares texts or vectors, or reads all entries of the
+    audit log. Embedders have own limits.
+    """
+    return method.rpartition("/")[2].startswith(("Search", "Grep", "Audit", "ListAudit")) and "/SearchWeb" not in method
 
 
 def _reading(handler: Callable[..., Any], rule: RpcRule, *, streams_responses: bool) -> Callable[..., Any]:

@@ -246,7 +246,7 @@ class Issuer:
                     f"The claim {settings.agents_claim} of the token names no agents. {ALL_AGENTS} stands for all."
                 )
             agents = None if ALL_AGENTS in values else frozenset(id_ for id_ in values if is_id(id_, "agent"))
-        return Principal(organization, subject, role, agents)
+        return Principal(organization, subject, role, agents, issuer=settings.issuer)
 
     def _id(self, kind: str, value: str) -> str:
         return issuer_id(kind, self._settings.issuer, value)

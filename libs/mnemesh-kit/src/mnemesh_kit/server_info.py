@@ -11,7 +11,7 @@ import grpc
 from mnemesh.server.v1 import server_service_pb2, server_service_pb2_grpc
 from mnemesh.types.v1 import access_pb2
 
-from mnemesh_kit.call_context import DEFAULT_PRINCIPAL, current_principal
+from mnemesh_kit.call_context import DEFAULT_PRINCIPAL, Principal, current_principal
 from mnemesh_kit.forwarding import Forwarder
 from mnemesh_kit.metrics import Metric
 
@@ -96,13 +96,27 @@ class ServerInfoServicer(server_service_pb2_grpc.ServerServiceServicer):
         status = server_service_pb2.GetServerStatusResponse(service=self._info.service, version=self._info.version)
         status.start_time.FromDatetime(self._started)
         caller = current_principal()
-        status.caller.organization_id, status.caller.subject_id = caller.organization_id, caller.subject_id
-        status.caller.role = access_pb2.CallerRole.Value(f"CALLER_ROLE_{caller.role.name}")
+        status.caller.CopyFrom(_caller_to_proto(caller))
         # A tenant could learn from them what others do, and the names of their models.
-        status.metrics_withheld = caller.organization_id != DEFAULT_PRINCIPAL.organization_id
+        is_operator = caller.organization_id == DEFAULT_PRINCIPAL.organization_id and caller.agents is None
+        status.metrics_withheld = not is_operator
         if not status.metrics_withheld:
             status.metrics.extend(await asyncio.to_thread(_samples, self._metrics))
         return status
+
+
+def _caller_to_proto(caller: Principal) -> server_service_pb2.Caller:
+    message = server_service_pb2.Caller(
+        organization_id=caller.organization_id,
+        subject_id=caller.subject_id,
+        role=access_pb2.CallerRole.Value(f"CALLER_ROLE_{caller.role.name}"),
+        limited=caller.agents is not None,
+        agent_ids=sorted(caller.agents or ()),
+        issuer=caller.issuer,
+    )
+    if caller.expires_at is not None:
+        message.expire_time.FromSeconds(int(caller.expires_at))
+    return message
 
 
 def _samples(metrics: Sequence[Metric]) -> list[server_service_pb2.MetricSample]:

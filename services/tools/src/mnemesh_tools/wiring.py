@@ -98,7 +98,7 @@ async def assemble(
     mcp_servers, mcp_tools = _mcp(box, store, clock, ids, pool, programs, definitions)
     executions = ExecutionServicer(
         ExecutionService(store, sandbox, slots, sources, networks, packages, environments, config.support),
-        ProgramService(sandbox, slots, networks, config.support),
+        ProgramService(store, sandbox, slots, networks, config.support),
     )
     searcher = _searcher(config, clock)
     web = _web(config, searcher, sandbox, networks, resolver, slots)

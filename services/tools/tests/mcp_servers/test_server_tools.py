@@ -255,5 +255,8 @@ async def test_a_repeated_run_returns_the_first_result(embedded: Stubs) -> None:
         third = await run_tool(embedded, server, "echo", '{"text": "a"}', request_id="one")
         assert first == second == third
         assert len(remote.calls) == 1
+        await run_tool(embedded, server, "echo", '{"text": "a"}')
+        runs = await embedded.changes("RunMcpServerTool")
+        assert [(entry.request_id, entry.resource_ids[0]) for entry in runs] == [("one", server.id), ("", server.id)]
         other = run_tool(embedded, server, "echo", '{"text": "b"}', request_id="one")
         assert (await catch_refusal(other)).reason == "REQUEST_ID_REUSED"

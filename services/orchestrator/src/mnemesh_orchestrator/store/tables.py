@@ -559,7 +559,9 @@ memory_extractions = sa.Table(
 
 
 def owners(database: Database) -> Owners:
-    """Returns what finds the agents to which things belong. What is of a group belongs to none."""
+    """Returns what finds the agents to which things belong, identities to those that have them. Groups have none."""
     tables = {"run": runs, "step": steps, "conv": conversations, "schedule": schedules}
     selects = {kind: sa.select(each.c.organization_id, each.c.id, each.c.agent_id) for kind, each in tables.items()}
-    return Owners(database, **selects)
+    links = agent_links.c
+    identity = sa.select(links.organization_id, links.value, links.agent_id).where(links.kind == "identity")
+    return Owners(database, identity=identity, **selects)

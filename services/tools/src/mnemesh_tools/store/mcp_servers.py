@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import sqlalchemy as sa
+from mnemesh_kit.audit import note_change
 from mnemesh_kit.errors import RequestIdReused
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import Page, PageQuery
@@ -377,6 +378,7 @@ class McpTransaction:
             "created_at": at,
         }
         self._conn.execute(mcp_runs.insert().values(row))
+        note_change(self._conn, at)
         return None
 
     def end_run(self, key: RequestKey, result: bytes) -> None:

@@ -144,6 +144,10 @@ class ToolStore:
         """Returns the authorization of any organization with this hash of its state, or None."""
         return await self._database.read(lambda conn: find_by_state(conn, state_hash))
 
+    async def note_execution(self) -> None:
+        """Adds the entry of a client's call that executes something to the audit log, before it is executed."""
+        await self._ledger.record(None)
+
     async def find_recorded(self, key: RequestKey | None) -> Sequence[str] | None:
         """Returns the recorded strings of a request that has taken effect; None for another one.
 

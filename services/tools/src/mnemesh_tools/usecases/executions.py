@@ -116,6 +116,7 @@ class ExecutionService:
         lock = None if stored is None else ToolPackageLock(self._store, stored)
         task = _task(tool, arguments, variables, agent)
         proxy = self._networks.proxy(caller.organization_id, tool.function, tool.network, variables.secrets)
+        await self._store.note_execution()
         await async_failpoint("sandbox.before_run", tool.function)
         try:
             async with (
@@ -177,7 +178,10 @@ _LANGUAGES: Final = {
 class ProgramService:
     """Executes programs in the sandbox. An execution runs at most once and is not recorded."""
 
-    def __init__(self, sandbox: Sandbox, slots: FairSlots, networks: ToolNetworks, support: ServerSupport) -> None:
+    def __init__(
+        self, store: ToolStore, sandbox: Sandbox, slots: FairSlots, networks: ToolNetworks, support: ServerSupport
+    ) -> None:
+        self._store = store
         self._sandbox = sandbox
         self._slots = slots
         self._networks = networks
@@ -217,6 +221,7 @@ class ProgramService:
             tools=program.tools,
         )
         calls = None if answer is None else _bounded(answer)
+        await self._store.note_execution()
         await async_failpoint("sandbox.before_run", name)
         try:
             async with AsyncExitStack() as slot:

@@ -136,7 +136,10 @@ class McpToolService:
         values = _checked_arguments(tool, arguments)
         target = self._targets.target(caller.organization_id, server.id, server.transport, agent)
         call = _Call(target, tool.remote.name, values, seconds, limit, on_progress)
-        return await (self._run(call) if request is None else self._run_once(request, call))
+        if request is not None:
+            return await self._run_once(request, call)
+        await self._store.note_execution()
+        return await self._run(call)
 
     def metrics(self) -> list[Metric]:
         return [self._runs]

@@ -336,7 +336,9 @@ class RunConfig(_message.Message):
     metadata: _builtins.str
     """A JSON object as text."""
     callback_url: _builtins.str
-    """http or https URL that is called when the run ends; see Callback. At most 2,000 characters."""
+    """http or https URL that is called when the run ends; see Callback. At most 2,000 characters. It may contain a secret:
+    callers with the role reader do not see it.
+    """
     keepalive_seconds: _builtins.int
     """Interval of keepalive events on an idle stream, in seconds. Absent means 30."""
     otids_repeat: _builtins.bool

@@ -36,6 +36,8 @@ class WebhookServiceStub:
     of "{webhook-id}.{webhook-timestamp}.{body}" in base64. The body is {"type": event, "timestamp": time, "data": ids},
     without contents of messages.
 
+    All calls are for the role admin: URLs often contain secrets.
+
     Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
     returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
@@ -93,6 +95,8 @@ class WebhookServiceServicer:
     Each request is signed by the convention Standard Webhooks: the header webhook-signature is "v1," and the HMAC-SHA256
     of "{webhook-id}.{webhook-timestamp}.{body}" in base64. The body is {"type": event, "timestamp": time, "data": ids},
     without contents of messages.
+
+    All calls are for the role admin: URLs often contain secrets.
 
     Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
     returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
@@ -206,6 +210,8 @@ class WebhookService:
     Each request is signed by the convention Standard Webhooks: the header webhook-signature is "v1," and the HMAC-SHA256
     of "{webhook-id}.{webhook-timestamp}.{body}" in base64. The body is {"type": event, "timestamp": time, "data": ids},
     without contents of messages.
+
+    All calls are for the role admin: URLs often contain secrets.
 
     Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
     returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.

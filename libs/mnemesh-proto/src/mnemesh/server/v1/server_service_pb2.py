@@ -26,7 +26,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from mnemesh.types.v1 import access_pb2 as mnemesh_dot_types_dot_v1_dot_access__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&mnemesh/server/v1/server_service.proto\x12\x11mnemesh.server.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1dmnemesh/types/v1/access.proto\"\'\n\x14GetServerInfoRequest\x12\x0f\n\x07service\x18\x01 \x01(\t\"\xec\x01\n\x15GetServerInfoResponse\x12\x0f\n\x07service\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x18\n\x10\x63ontract_version\x18\x03 \x01(\t\x12\x16\n\x0eproto_services\x18\x04 \x03(\t\x12L\n\nproperties\x18\x05 \x03(\x0b\x32\x38.mnemesh.server.v1.GetServerInfoResponse.PropertiesEntry\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\")\n\x16GetServerStatusRequest\x12\x0f\n\x07service\x18\x01 \x01(\t\"\xe2\x01\n\x17GetServerStatusResponse\x12\x0f\n\x07service\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12.\n\nstart_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x30\n\x07metrics\x18\x04 \x03(\x0b\x32\x1f.mnemesh.server.v1.MetricSample\x12\x18\n\x10metrics_withheld\x18\x05 \x01(\x08\x12)\n\x06\x63\x61ller\x18\x06 \x01(\x0b\x32\x19.mnemesh.server.v1.Caller\"a\n\x06\x43\x61ller\x12\x17\n\x0forganization_id\x18\x01 \x01(\t\x12\x12\n\nsubject_id\x18\x02 \x01(\t\x12*\n\x04role\x18\x03 \x01(\x0e\x32\x1c.mnemesh.types.v1.CallerRole\"\x97\x01\n\x0cMetricSample\x12\x0c\n\x04name\x18\x01 \x01(\t\x12;\n\x06labels\x18\x02 \x03(\x0b\x32+.mnemesh.server.v1.MetricSample.LabelsEntry\x12\r\n\x05value\x18\x03 \x01(\x01\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x32\xef\x01\n\rServerService\x12g\n\rGetServerInfo\x12\'.mnemesh.server.v1.GetServerInfoRequest\x1a(.mnemesh.server.v1.GetServerInfoResponse\"\x03\x90\x02\x01\x12u\n\x0fGetServerStatus\x12).mnemesh.server.v1.GetServerStatusRequest\x1a*.mnemesh.server.v1.GetServerStatusResponse\"\x0b\x90\x02\x01\xda\xc6\x18\x04\x08\x01 \x01\x42?\n\x11mnemesh.server.v1P\x01Z(mnemesh.local/mnemesh/server/v1;serverv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&mnemesh/server/v1/server_service.proto\x12\x11mnemesh.server.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1dmnemesh/types/v1/access.proto\"\'\n\x14GetServerInfoRequest\x12\x0f\n\x07service\x18\x01 \x01(\t\"\xec\x01\n\x15GetServerInfoResponse\x12\x0f\n\x07service\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x18\n\x10\x63ontract_version\x18\x03 \x01(\t\x12\x16\n\x0eproto_services\x18\x04 \x03(\t\x12L\n\nproperties\x18\x05 \x03(\x0b\x32\x38.mnemesh.server.v1.GetServerInfoResponse.PropertiesEntry\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\")\n\x16GetServerStatusRequest\x12\x0f\n\x07service\x18\x01 \x01(\t\"\xe2\x01\n\x17GetServerStatusResponse\x12\x0f\n\x07service\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12.\n\nstart_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x30\n\x07metrics\x18\x04 \x03(\x0b\x32\x1f.mnemesh.server.v1.MetricSample\x12\x18\n\x10metrics_withheld\x18\x05 \x01(\x08\x12)\n\x06\x63\x61ller\x18\x06 \x01(\x0b\x32\x19.mnemesh.server.v1.Caller\"\xeb\x01\n\x06\x43\x61ller\x12\x17\n\x0forganization_id\x18\x01 \x01(\t\x12\x12\n\nsubject_id\x18\x02 \x01(\t\x12*\n\x04role\x18\x03 \x01(\x0e\x32\x1c.mnemesh.types.v1.CallerRole\x12\x0f\n\x07limited\x18\x04 \x01(\x08\x12\x11\n\tagent_ids\x18\x05 \x03(\t\x12\x34\n\x0b\x65xpire_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.TimestampH\x00\x88\x01\x01\x12\x13\n\x06issuer\x18\x07 \x01(\tH\x01\x88\x01\x01\x42\x0e\n\x0c_expire_timeB\t\n\x07_issuer\"\x97\x01\n\x0cMetricSample\x12\x0c\n\x04name\x18\x01 \x01(\t\x12;\n\x06labels\x18\x02 \x03(\x0b\x32+.mnemesh.server.v1.MetricSample.LabelsEntry\x12\r\n\x05value\x18\x03 \x01(\x01\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x32\xf1\x01\n\rServerService\x12g\n\rGetServerInfo\x12\'.mnemesh.server.v1.GetServerInfoRequest\x1a(.mnemesh.server.v1.GetServerInfoResponse\"\x03\x90\x02\x01\x12w\n\x0fGetServerStatus\x12).mnemesh.server.v1.GetServerStatusRequest\x1a*.mnemesh.server.v1.GetServerStatusResponse\"\r\x90\x02\x01\xda\xc6\x18\x06\x08\x01 \x01@\x01\x42?\n\x11mnemesh.server.v1P\x01Z(mnemesh.local/mnemesh/server/v1;serverv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,7 +41,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SERVERSERVICE'].methods_by_name['GetServerInfo']._loaded_options = None
   _globals['_SERVERSERVICE'].methods_by_name['GetServerInfo']._serialized_options = b'\220\002\001'
   _globals['_SERVERSERVICE'].methods_by_name['GetServerStatus']._loaded_options = None
-  _globals['_SERVERSERVICE'].methods_by_name['GetServerStatus']._serialized_options = b'\220\002\001\332\306\030\004\010\001 \001'
+  _globals['_SERVERSERVICE'].methods_by_name['GetServerStatus']._serialized_options = b'\220\002\001\332\306\030\006\010\001 \001@\001'
   _globals['_GETSERVERINFOREQUEST']._serialized_start=125
   _globals['_GETSERVERINFOREQUEST']._serialized_end=164
   _globals['_GETSERVERINFORESPONSE']._serialized_start=167
@@ -52,12 +52,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETSERVERSTATUSREQUEST']._serialized_end=446
   _globals['_GETSERVERSTATUSRESPONSE']._serialized_start=449
   _globals['_GETSERVERSTATUSRESPONSE']._serialized_end=675
-  _globals['_CALLER']._serialized_start=677
-  _globals['_CALLER']._serialized_end=774
-  _globals['_METRICSAMPLE']._serialized_start=777
-  _globals['_METRICSAMPLE']._serialized_end=928
-  _globals['_METRICSAMPLE_LABELSENTRY']._serialized_start=883
-  _globals['_METRICSAMPLE_LABELSENTRY']._serialized_end=928
-  _globals['_SERVERSERVICE']._serialized_start=931
-  _globals['_SERVERSERVICE']._serialized_end=1170
+  _globals['_CALLER']._serialized_start=678
+  _globals['_CALLER']._serialized_end=913
+  _globals['_METRICSAMPLE']._serialized_start=916
+  _globals['_METRICSAMPLE']._serialized_end=1067
+  _globals['_METRICSAMPLE_LABELSENTRY']._serialized_start=1022
+  _globals['_METRICSAMPLE_LABELSENTRY']._serialized_end=1067
+  _globals['_SERVERSERVICE']._serialized_start=1070
+  _globals['_SERVERSERVICE']._serialized_end=1311
 # @@protoc_insertion_point(module_scope)

@@ -183,21 +183,48 @@ class Caller(_message.Message):
     ORGANIZATION_ID_FIELD_NUMBER: _builtins.int
     SUBJECT_ID_FIELD_NUMBER: _builtins.int
     ROLE_FIELD_NUMBER: _builtins.int
+    LIMITED_FIELD_NUMBER: _builtins.int
+    AGENT_IDS_FIELD_NUMBER: _builtins.int
+    EXPIRE_TIME_FIELD_NUMBER: _builtins.int
+    ISSUER_FIELD_NUMBER: _builtins.int
     organization_id: _builtins.str
     subject_id: _builtins.str
     role: _access_pb2.CallerRole.ValueType
+    limited: _builtins.bool
+    """Whether the token is limited to agent_ids."""
+    issuer: _builtins.str
+    """URL of the issuer of the token. Absent for one of the key file."""
+    @_builtins.property
+    def agent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def expire_time(self) -> _timestamp_pb2.Timestamp:
+        """When the token expires. Absent without authentication, and for tokens of
+        minutes, with which programs that have the key file sign each call.
+        """
+
     def __init__(
         self,
         *,
         organization_id: _builtins.str = ...,
         subject_id: _builtins.str = ...,
         role: _access_pb2.CallerRole.ValueType = ...,
+        limited: _builtins.bool = ...,
+        agent_ids: _abc.Iterable[_builtins.str] | None = ...,
+        expire_time: _timestamp_pb2.Timestamp | None = ...,
+        issuer: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expire_time", b"_expire_time", "_issuer", b"_issuer", "expire_time", b"expire_time", "issuer", b"issuer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["organization_id", b"organization_id", "role", b"role", "subject_id", b"subject_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expire_time", b"_expire_time", "_issuer", b"_issuer", "agent_ids", b"agent_ids", "expire_time", b"expire_time", "issuer", b"issuer", "limited", b"limited", "organization_id", b"organization_id", "role", b"role", "subject_id", b"subject_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__expire_time: _TypeAlias = _typing.Literal["expire_time"]  # noqa: Y015
+    _WhichOneofArgType__expire_time: _TypeAlias = _typing.Literal["_expire_time", b"_expire_time"]  # noqa: Y015
+    _WhichOneofReturnType__issuer: _TypeAlias = _typing.Literal["issuer"]  # noqa: Y015
+    _WhichOneofArgType__issuer: _TypeAlias = _typing.Literal["_issuer", b"_issuer"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expire_time) -> _WhichOneofReturnType__expire_time | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__issuer) -> _WhichOneofReturnType__issuer | None: ...
 
 Global___Caller: _TypeAlias = Caller  # noqa: Y015
 

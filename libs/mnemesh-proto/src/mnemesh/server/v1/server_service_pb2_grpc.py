@@ -72,7 +72,7 @@ class ServerServiceServicer:
 
         Metrics are of the whole mesh, without the organizations that caused them.
         Only callers of the default organization, which is the operator's, receive
-        them.
+        them, if their tokens are not limited to agents.
 
         Errors: NOT_FOUND for a service that is not served here; UNAVAILABLE.
         """

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import descriptor_pb2 as google_dot_protobuf_dot_descriptor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dmnemesh/types/v1/access.proto\x12\x10mnemesh.types.v1\x1a google/protobuf/descriptor.proto\"\xa2\x01\n\nAccessRule\x12*\n\x04role\x18\x01 \x01(\x0e\x32\x1c.mnemesh.types.v1.CallerRole\x12\x15\n\rlarge_request\x18\x02 \x01(\x08\x12\x18\n\x10unbounded_stream\x18\x03 \x01(\x08\x12\x0e\n\x06polled\x18\x04 \x01(\x08\x12\x14\n\x0c\x61gent_fields\x18\x05 \x03(\t\x12\x11\n\tunaudited\x18\x06 \x01(\x08*\x89\x01\n\nCallerRole\x12\x1b\n\x17\x43\x41LLER_ROLE_UNSPECIFIED\x10\x00\x12\x16\n\x12\x43\x41LLER_ROLE_READER\x10\x01\x12\x16\n\x12\x43\x41LLER_ROLE_WRITER\x10\x02\x12\x15\n\x11\x43\x41LLER_ROLE_ADMIN\x10\x03\x12\x17\n\x13\x43\x41LLER_ROLE_SERVICE\x10\x04:N\n\x06\x61\x63\x63\x65ss\x12\x1e.google.protobuf.MethodOptions\x18\xeb\x88\x03 \x01(\x0b\x32\x1c.mnemesh.types.v1.AccessRuleB<\n\x10mnemesh.types.v1P\x01Z&mnemesh.local/mnemesh/types/v1;typesv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dmnemesh/types/v1/access.proto\x12\x10mnemesh.types.v1\x1a google/protobuf/descriptor.proto\"\xd0\x01\n\nAccessRule\x12*\n\x04role\x18\x01 \x01(\x0e\x32\x1c.mnemesh.types.v1.CallerRole\x12\x15\n\rlarge_request\x18\x02 \x01(\x08\x12\x18\n\x10unbounded_stream\x18\x03 \x01(\x08\x12\x0e\n\x06polled\x18\x04 \x01(\x08\x12\x14\n\x0c\x61gent_fields\x18\x05 \x03(\t\x12\x13\n\x0bused_fields\x18\x07 \x03(\t\x12\x17\n\x0fopen_to_limited\x18\x08 \x01(\x08\x12\x11\n\tunaudited\x18\x06 \x01(\x08*\x89\x01\n\nCallerRole\x12\x1b\n\x17\x43\x41LLER_ROLE_UNSPECIFIED\x10\x00\x12\x16\n\x12\x43\x41LLER_ROLE_READER\x10\x01\x12\x16\n\x12\x43\x41LLER_ROLE_WRITER\x10\x02\x12\x15\n\x11\x43\x41LLER_ROLE_ADMIN\x10\x03\x12\x17\n\x13\x43\x41LLER_ROLE_SERVICE\x10\x04:N\n\x06\x61\x63\x63\x65ss\x12\x1e.google.protobuf.MethodOptions\x18\xeb\x88\x03 \x01(\x0b\x32\x1c.mnemesh.types.v1.AccessRuleB<\n\x10mnemesh.types.v1P\x01Z&mnemesh.local/mnemesh/types/v1;typesv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,8 +33,8 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'mnemesh.types.v1.access_pb2
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\020mnemesh.types.v1P\001Z&mnemesh.local/mnemesh/types/v1;typesv1'
-  _globals['_CALLERROLE']._serialized_start=251
-  _globals['_CALLERROLE']._serialized_end=388
+  _globals['_CALLERROLE']._serialized_start=297
+  _globals['_CALLERROLE']._serialized_end=434
   _globals['_ACCESSRULE']._serialized_start=86
-  _globals['_ACCESSRULE']._serialized_end=248
+  _globals['_ACCESSRULE']._serialized_end=294
 # @@protoc_insertion_point(module_scope)

@@ -68,6 +68,8 @@ class AccessRule(_message.Message):
     UNBOUNDED_STREAM_FIELD_NUMBER: _builtins.int
     POLLED_FIELD_NUMBER: _builtins.int
     AGENT_FIELDS_FIELD_NUMBER: _builtins.int
+    USED_FIELDS_FIELD_NUMBER: _builtins.int
+    OPEN_TO_LIMITED_FIELD_NUMBER: _builtins.int
     UNAUDITED_FIELD_NUMBER: _builtins.int
     role: Global___CallerRole.ValueType
     """The role that a caller needs at least."""
@@ -81,9 +83,11 @@ class AccessRule(_message.Message):
     """Whether services or web pages repeat the call all the time. A successful call is a detail of the log, and has no
     span.
     """
+    open_to_limited: _builtins.bool
+    """Whether limited callers may call an RPC that has no agent_fields: it shows nothing of any agent."""
     unaudited: _builtins.bool
-    """Whether a call of a client has no entry in the audit log although it changes something: it starts or ends runs, or
-    executes a program, which have records of their own, or it is a part of a change that another call completes.
+    """Whether a call of a client has no entry in the audit log although it changes something: it starts or ends runs,
+    which have records of their own, or it is a part of a change that another call completes.
     """
     @_builtins.property
     def agent_fields(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -91,6 +95,12 @@ class AccessRule(_message.Message):
         "filter.agent_ids". A caller whose token is limited to some agents may call an RPC that has such fields. The request
         must set one of them. Each agent in them must be one of the token; what they name otherwise must belong to one of
         these agents if the RPC reads, and to no other agent if it changes something.
+        """
+
+    @_builtins.property
+    def used_fields(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The fields of the request that name what the call uses of agents, such as "messages.sender_id", whose memories a turn
+        sees. In a call of a limited caller, each that is set must belong to one of the agents of the token.
         """
 
     def __init__(
@@ -101,11 +111,13 @@ class AccessRule(_message.Message):
         unbounded_stream: _builtins.bool = ...,
         polled: _builtins.bool = ...,
         agent_fields: _abc.Iterable[_builtins.str] | None = ...,
+        used_fields: _abc.Iterable[_builtins.str] | None = ...,
+        open_to_limited: _builtins.bool = ...,
         unaudited: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_fields", b"agent_fields", "large_request", b"large_request", "polled", b"polled", "role", b"role", "unaudited", b"unaudited", "unbounded_stream", b"unbounded_stream"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_fields", b"agent_fields", "large_request", b"large_request", "open_to_limited", b"open_to_limited", "polled", b"polled", "role", b"role", "unaudited", b"unaudited", "unbounded_stream", b"unbounded_stream", "used_fields", b"used_fields"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -8,6 +8,8 @@ from mnemesh.agents.v1 import agents_pb2, batches_pb2, runs_pb2
 from mnemesh.agents.v1 import runs_pb2 as pb
 from mnemesh.agents.v1 import runs_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2
+from mnemesh_kit.call_context import Role as CallerRole
+from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import is_id, require_id, require_ids
 from mnemesh_kit.time import optional_timestamp_to_proto, timestamp_to_proto
@@ -211,8 +213,11 @@ def _event_kind(number: int) -> str:
 
 
 def config_to_proto(config: RunConfig) -> pb.RunConfig:
-    """Returns the message of the configuration of a run."""
-    return _CONFIG.to_proto(config, include_events=[_EVENT_NUMBERS[name] for name in config.include_events])
+    """Returns the message of the configuration of a run, for the current caller."""
+    message = _CONFIG.to_proto(config, include_events=[_EVENT_NUMBERS[name] for name in config.include_events])
+    if current_principal().role is CallerRole.READER:
+        message.ClearField("callback_url")
+    return message
 
 
 register(pb.RunConfig, lambda message, _field: config_from_proto(message), config_to_proto)
