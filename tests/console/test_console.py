@@ -25,6 +25,7 @@ PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX
 MARKUP = "<img src=x onerror=\"document.title='broken in'\"><script>document.title='broken in'</script><b>bold</b>"
 
 
+@pytest.mark.full
 async def test_an_agent_is_created_with_the_shown_request_and_deleted(page: Page, console_mesh: Mesh) -> None:
     name = f"ada-{uuid4().hex[:8]}"
     await expect(page).to_have_url(f"http://{console_mesh.addresses['gateway']}/console/")
@@ -66,6 +67,7 @@ async def test_a_turn_shows_its_tool_calls_and_is_the_same_after_a_reload(page: 
         await page.reload()
 
 
+@pytest.mark.full
 async def test_a_reload_in_mid_turn_continues_where_the_turn_is(
     page: Page, console_mesh: Mesh, fake_model: FakeOpenAI
 ) -> None:
@@ -140,6 +142,7 @@ async def test_a_failed_run_shows_its_reason_and_is_retried(
     await expect(page.get_by_role("alert")).to_have_count(0)
 
 
+@pytest.mark.full
 async def test_an_approval_is_answered(page: Page, console_mesh: Mesh, fake_model: FakeOpenAI) -> None:
     """After a reload too: the request waits."""
     insert = ("memory_insert", {"label": "human", "new_str": "Likes tea."})
@@ -200,6 +203,7 @@ def _set() -> asyncio.Event:
     return event
 
 
+@pytest.mark.full
 async def test_a_lost_connection_does_not_lose_the_turn(page: Page, console_mesh: Mesh, fake_model: FakeOpenAI) -> None:
     goes_on = asyncio.Event()
     answered = "First half. Second half."

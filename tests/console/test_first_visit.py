@@ -30,6 +30,7 @@ async def focused(page: Page) -> str:
     return found
 
 
+@pytest.mark.full
 async def test_the_focus_stays_where_a_person_works(page: Page, console_mesh: Mesh) -> None:
     """After a block was saved, after a dialog, and after what had the focus was deleted."""
     agent = await open_agent(page, console_mesh, "memory", blocks={"human": "", "persona": ""})
@@ -77,6 +78,7 @@ async def test_an_approval_is_near_the_composer(page: Page, console_mesh: Mesh, 
     await expect(page.get_by_role("article", name="Agent")).to_contain_text("I wrote it down.")
 
 
+@pytest.mark.full
 async def test_a_message_waits_while_the_mesh_is_away_and_is_sent_once(page: Page, console_mesh: Mesh) -> None:
     """Another panel does not lose it. One that is discarded is not sent."""
     agent = await open_agent(page, console_mesh, blocks={"human": ""})

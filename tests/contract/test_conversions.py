@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+import pytest
 from mnemesh_kit.services import SERVICES
 
 COMPILE = """
@@ -24,6 +25,7 @@ for package in sys.argv[1:]:
 """
 
 
+@pytest.mark.full
 def test_every_conversion_of_a_service_can_be_compiled() -> None:
     """Each service is a fork of a process that has imported none."""
     packages = [spec.package for spec in SERVICES if spec.has_database]

@@ -98,6 +98,7 @@ def imported(folder: Path) -> set[str]:
     return {top for top in tops if top not in own | set(sys.stdlib_module_names)}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("folder", PROJECTS, ids=lambda folder: folder.name)
 def test_imported_packages_are_declared(folder: Path) -> None:
     """As a dependency or as an extra. Another distribution may stop to depend on it, as typer did with click."""

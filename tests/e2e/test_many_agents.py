@@ -8,19 +8,16 @@ from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.server import Call, Reply
 from mnemesh_testkit.mesh.processes import ProcessMesh
 from mnemesh_testkit.mesh.turns import Turn, assert_whole, texts, turn, window_of
-from mnemesh_testkit.plugin import Sample
 from mnemesh_testkit.timeouts import scaled
 
 AGENTS = 200
-"""In a full run; otherwise an eighth of them."""
 
 
+@pytest.mark.full
 @pytest.mark.timeout(scaled(600))
-async def test_concurrent_agents_complete_their_turns(
-    process_mesh: ProcessMesh, fake_openai: FakeOpenAI, sample: Sample
-) -> None:
+async def test_concurrent_agents_complete_their_turns(process_mesh: ProcessMesh, fake_openai: FakeOpenAI) -> None:
     """Each agent stores its own fact with a tool and then states it."""
-    client, count = process_mesh.client, len(sample(range(AGENTS), 8))
+    client = process_mesh.client
 
     def answer(body: dict[str, object]) -> Reply:
         if body["messages"][-1]["role"] == "tool":  # type: ignore[index]
@@ -34,16 +31,16 @@ async def test_concurrent_agents_complete_their_turns(
         async with gate:
             return await client.agents.create(model="openai/fake-model", blocks={"human": ""})
 
-    agents = await asyncio.gather(*(make() for _ in range(count)))
+    agents = await asyncio.gather(*(make() for _ in range(AGENTS)))
 
     async def send(number: int) -> Turn:
         return await turn(agents[number], f"My number is {number:03}.")
 
-    received = await asyncio.gather(*map(send, range(count)))
-    assert [item.status for item in received] == ["COMPLETED"] * count, [item.error for item in received if item.error]
+    received = await asyncio.gather(*map(send, range(AGENTS)))
+    assert [item.status for item in received] == ["COMPLETED"] * AGENTS, [item.error for item in received if item.error]
     assert {item.said for item in received} == {"Stored."}
     assert all(item.sequences == list(range(1, 7)) for item in received)
-    for number in range(0, count, 10):
+    for number in range(0, AGENTS, 10):
         assert f"My number is {number:03}." in (await agents[number].memory()).blocks[0].value
         window = await window_of(client, agents[number])
         assert len(window) == 4

@@ -111,7 +111,7 @@ async def killed(mesh: ProcessMesh, provider: FakeOpenAI) -> Killed:
     return Killed(mesh, provider, await create(mesh))
 
 
-@pytest.mark.parametrize("service", STORE_NAMES)
+@pytest.mark.parametrize("service", sampled(STORE_NAMES, 3))
 async def test_kill_between_turns_loses_nothing(mesh: ProcessMesh, provider: FakeOpenAI, service: str) -> None:
     agent = await create(mesh)
     provider.script = [both("The key is under the mat."), "Stored.", "It is under the mat."]
@@ -131,7 +131,7 @@ async def test_kill_between_turns_loses_nothing(mesh: ProcessMesh, provider: Fak
     assert json.dumps(messages[: len(request["messages"])]) == json.dumps(request["messages"])
 
 
-@pytest.mark.parametrize("service", ["orchestrator", "recall", "blocks", "archival"])
+@pytest.mark.parametrize("service", sampled(["orchestrator", "recall", "blocks", "archival"], 2))
 async def test_kill_during_a_model_call_resumes_the_turn(mesh: ProcessMesh, killed: Killed, service: str) -> None:
     """During the third answer: two steps are committed, and nothing of the third is."""
     running = killed.begin(gates=[killed.gate])
@@ -163,7 +163,7 @@ async def test_kill_during_a_model_call_resumes_the_turn(mesh: ProcessMesh, kill
             ("recall", "CommitStep", True, 0),
             ("recall", "InsertPassages", True, 0),
         ],
-        2,
+        4,
     ),
 )
 async def test_kill_during_a_step_resumes_the_turn(

@@ -34,6 +34,7 @@ async def processed(mesh: ProcessMesh, file_id: str) -> files_pb2.File:
         return await mesh.client.files.wait(file_id)
 
 
+@pytest.mark.full
 async def test_a_kill_during_the_insertion_of_passages(mesh: ProcessMesh) -> None:
     folder = await mesh.client.folders.create("killed-while-embedding")
     hold = mesh.proxies["archival"].hold("InsertPassages", executed=True)
@@ -51,6 +52,7 @@ async def test_a_kill_during_the_insertion_of_passages(mesh: ProcessMesh) -> Non
     assert await mesh.client.files.read(stored.id) == TEXT
 
 
+@pytest.mark.full
 async def test_a_kill_between_the_parts_of_an_upload(mesh: ProcessMesh) -> None:
     folder = await mesh.client.folders.create("killed-while-uploading")
     header = rpc.UploadFileHeader(folder_id=folder.id, name="a.txt", original_name="a.txt", size_bytes=len(TEXT))

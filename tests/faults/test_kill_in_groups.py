@@ -22,6 +22,7 @@ def speaker(body: dict[str, Any]) -> str:
     return next(name for name in NAMES if f"I am {name}." in system)
 
 
+@pytest.mark.full
 async def test_round_is_completed_after_a_kill(mesh: ProcessMesh, provider: FakeOpenAI) -> None:
     agents: list[Agent] = [
         await mesh.client.agents.create(name=name, model="openai/fake-model", system=f"I am {name}.", blocks={})

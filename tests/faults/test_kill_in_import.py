@@ -92,6 +92,7 @@ async def import_(
     return await mesh.client.agents.stub.ImportAgent(requests(), timeout=scaled(120))
 
 
+@pytest.mark.full
 async def test_a_repeated_import_stores_everything_once(mesh: ProcessMesh) -> None:
     source = Source()
     for kill_at in (REVISIONS, 300, MESSAGES + 200):

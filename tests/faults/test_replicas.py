@@ -134,6 +134,7 @@ class Lost:
         assert (await collect(self.client.runs.stream(self.run.id))).sequences == self.heard.sequences
 
 
+@pytest.mark.full
 async def test_runs_of_killed_and_stalled_replicas_are_completed_by_another(
     mesh: ProcessMesh, other: Mnemesh, third: Mnemesh, provider: FakeOpenAI
 ) -> None:
@@ -207,6 +208,7 @@ async def test_concurrent_messages_through_both_replicas_are_as_many_turns(
     assert sorted(contents) == [f"Message {number:02}" for number in range(count)]
 
 
+@pytest.mark.full
 async def test_model_call_on_another_replica_is_cancelled_at_once(
     mesh: ProcessMesh, other: Mnemesh, provider: FakeOpenAI
 ) -> None:

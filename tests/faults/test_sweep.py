@@ -32,8 +32,8 @@ OUTPUT: Final = "All is done."
 V3, V2 = "letta_v1", "memgpt_v2"
 SHARES: Final = {"orchestrator": 3, "blocks": 1, "recall": 1, "archival": 1, "tools": 1, MESH: 4}
 """The number of tests that share the failpoints of a service, so that test processes can divide them."""
-SAMPLED: Final = 48
-"""Without --full every 48th failpoint of a service is swept, by the first of its tests."""
+SAMPLED: Final = 96
+"""Without --full every 96th failpoint of a service is swept, by the first of its tests."""
 SWEPT: Final = [
     (agent_type, service, share)
     # The calls to blocks, archival and tools do not depend on the agent type. A mesh is killed as processes, or as one.

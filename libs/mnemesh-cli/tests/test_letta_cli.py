@@ -141,6 +141,7 @@ def test_a_database_is_migrated_organization_by_organization(shell: Shell, datab
     assert again["skipped"] == []
 
 
+@pytest.mark.full
 def test_a_migration_is_interrupted_by_signals(shell: Shell, database: Path, is_full: bool) -> None:
     organization = add_organization(database, "patient", messages=6000)
     arguments = ("--database-url", url(database), "--organization", organization)

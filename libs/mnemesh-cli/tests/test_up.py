@@ -149,6 +149,7 @@ async def test_chat_goes_on_with_the_model_of_a_provider(commands: Commands) -> 
     assert chat.returncode == 1
 
 
+@pytest.mark.full
 async def test_mesh_runs_in_the_background_and_is_maintained_after_down(commands: Commands, tmp_path: Path) -> None:
     """Every top-level module that a command could import from the current directory ends the program."""
     commands.current = tmp_path / "project"

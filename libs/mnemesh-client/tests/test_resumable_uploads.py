@@ -14,6 +14,7 @@ from mnemesh_client.sync import uploads as sync_uploads
 from mnemesh_testkit.mesh import faulty_proxy
 from mnemesh_testkit.mesh.faulty_proxy import ExecuteThenTimeout
 from mnemesh_testkit.mesh.in_process import FilesMesh
+from mnemesh_testkit.plugin import sampled
 from mnemesh_testkit.timeouts import Face, with_face
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -72,8 +73,17 @@ async def test_content_is_sent_in_parts_with_progress(
     assert progress == sorted(progress)
 
 
-@pytest.mark.parametrize("method", ["StartUpload", "WriteUpload", "FinishUpload"])
-@pytest.mark.parametrize("fault", [faulty_proxy.Unavailable(), ExecuteThenTimeout()])
+@pytest.mark.parametrize(
+    ("fault", "method"),
+    sampled(
+        [
+            (fault, method)
+            for fault in (faulty_proxy.Unavailable(), ExecuteThenTimeout())
+            for method in ("StartUpload", "WriteUpload", "FinishUpload")
+        ],
+        2,
+    ),
+)
 @pytest.mark.parametrize("face", ["async", pytest.param("sync", marks=pytest.mark.full)], indirect=True)
 async def test_broken_connection_sends_only_what_is_missing(
     mesh: FilesMesh,

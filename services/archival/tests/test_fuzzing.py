@@ -33,6 +33,7 @@ from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.ids import new_id
 from mnemesh_testkit.errors import catch_refusal
 from mnemesh_testkit.fuzzing.fuzzers import ACCEPTED_CODES, FuzzedService
+from mnemesh_testkit.plugin import Sample
 
 from .conftest import ArchivalServer
 
@@ -120,12 +121,12 @@ async def target(archival: ArchivalServer) -> AsyncIterator[Target]:
 async def test_fuzzed_requests_succeed_or_are_refused(
     target: Target, method: MethodDescriptor, *, is_full: bool
 ) -> None:
-    await target.require_hostile_answered(method, SEEDS if is_full else SEEDS // 4)
+    await target.require_hostile_answered(method, SEEDS if is_full else 1)
 
 
-async def test_requests_with_one_invalid_field_succeed_or_are_refused(target: Target) -> None:
+async def test_requests_with_one_invalid_field_succeed_or_are_refused(target: Target, sample: Sample) -> None:
     methods = {method.name: method for method in METHODS}
-    for name, request in good_requests(target):
+    for name, request in sample(good_requests(target), 3):
         await target.require_spoiled_answered(methods[name], request)
 
 

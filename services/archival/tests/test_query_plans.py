@@ -201,6 +201,7 @@ async def test_cost_of_calls_does_not_grow_with_other_archives(engine: PlannedEn
     assert not [scan for name in OF_ALL_ARCHIVES for scan in many[name].scanned(["passages"], FEW * EACH)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("engine", ["sqlite"], indirect=True)
 async def test_missing_indexes_are_found(engine: PlannedEngine, tmp_path: Path) -> None:
     await engine.execute(*(f"DROP INDEX passages_by_{of}" for of in ("position", "time", "content")))

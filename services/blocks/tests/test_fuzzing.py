@@ -13,6 +13,7 @@ from mnemesh.blocks.v1 import blocks_service_pb2 as rpc
 from mnemesh.types.v1 import paging_pb2
 from mnemesh_kit.ids import new_id
 from mnemesh_testkit.fuzzing.fuzzers import FuzzedService
+from mnemesh_testkit.plugin import Sample
 
 METHODS: list[MethodDescriptor] = list(blocks_service_pb2.DESCRIPTOR.services_by_name["BlockService"].methods)
 BY_NAME = {method.name: method for method in METHODS}
@@ -111,11 +112,11 @@ async def target(blocks: Any) -> Any:
 async def test_fuzzed_requests_succeed_or_are_refused(
     target: Target, method: MethodDescriptor, *, is_full: bool
 ) -> None:
-    await target.require_hostile_answered(method, SEEDS if is_full else SEEDS // 4)
+    await target.require_hostile_answered(method, SEEDS if is_full else 1)
 
 
-async def test_requests_with_one_invalid_field_succeed_or_are_refused(target: Target) -> None:
-    for name, request in valid_requests(target):
+async def test_requests_with_one_invalid_field_succeed_or_are_refused(target: Target, sample: Sample) -> None:
+    for name, request in sample(valid_requests(target), 3):
         await target.require_spoiled_answered(BY_NAME[name], request)
 
 

@@ -28,7 +28,7 @@ Scenario = Callable[[Service], Awaitable[pb.Folder]]
 async def test_every_crash_is_survived(tmp_path: Path, archival: Any, request: pytest.FixtureRequest) -> None:
     """A crash at each failpoint of processing: the next process completes the file, with each passage once."""
     reached = await failpoints(tmp_path, archival, _process)
-    every = 1 if request.config.getoption("--full") else 3
+    every = 1 if request.config.getoption("--full") else 8
     for index in range(0, len(reached), every):
         await crash(tmp_path / f"processing-{index}", archival, index, _process, survived)
 
@@ -38,7 +38,7 @@ async def test_every_crash_of_a_deletion_is_survived(
 ) -> None:
     reached = await failpoints(tmp_path, archival, _process_and_delete)
     first = next(index for index, name in enumerate(reached) if "delete" in name)
-    every = 1 if request.config.getoption("--full") else 3
+    every = 1 if request.config.getoption("--full") else 8
     for index in range(first, len(reached), every):
         await crash(tmp_path / f"deletion-{index}", archival, index, _process_and_delete, removed)
 

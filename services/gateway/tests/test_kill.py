@@ -17,6 +17,7 @@ from mnemesh_testkit.timeouts import scaled
 QUESTION: list[Any] = [{"role": "user", "content": "Tell me."}]
 
 
+@pytest.mark.full
 @pytest.mark.mesh(gateway=True)
 async def test_kill_in_the_middle_of_a_stream(process_mesh: ProcessMesh, fake_openai: FakeOpenAI) -> None:
     agent = await process_mesh.client.agents.create("ada", model="openai/fake-model", include_base_tools=False)

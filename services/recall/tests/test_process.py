@@ -63,6 +63,7 @@ def user(text: str) -> pb.Message:
     return pb.Message(id=new_id("message"), role=pb.ROLE_USER, content=[pb.ContentPart(text=pb.TextPart(text=text))])
 
 
+@pytest.mark.full
 async def test_process_serves_and_stops_cleanly(tmp_path: Path) -> None:
     async with process(tmp_path) as running:
         address = await address_of(running)

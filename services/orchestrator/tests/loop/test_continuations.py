@@ -126,4 +126,4 @@ async def test_turn_with_a_continuation_survives_a_crash_at_every_point(tmp_path
                 require_valid(world.window(agent).messages)
                 assert len(world.recall.rows[agent.id]) == len(world.window(agent).messages), point
                 assert (await again.outcome(agent)).stop_reason is StopReason.END_TURN, point
-            point += 2 if is_full else 6  # after a call is the same as before the next one
+            point += 2 if is_full else 16  # after a call is the same as before the next one
