@@ -23,7 +23,7 @@ async def test_backups_and_restores_that_are_killed(tmp_path: Path, is_full: boo
         folder = await mesh.client.folders.create("birds")
         uploaded = await mesh.client.files.upload(folder.id, b"A heron.\n" * 9, name="heron.md")
         await mesh.client.files.wait(uploaded.file.id, timeout=scaled(60))
-    stride = "1" if is_sweep else "13" if is_full else "100"
+    stride = "1" if is_sweep else "50" if is_full else "300"
     done = subprocess.run(  # the program forks, which a process with gRPC must not do
         [sys.executable, PROGRAM, data, work, stride], capture_output=True, text=True, check=False
     )

@@ -9,7 +9,6 @@ import pytest
 import pytest_asyncio
 import sqlalchemy as sa
 from mnemesh_kit.config import StartupError
-from mnemesh_kit.errors import Unavailable
 from mnemesh_kit.sql import Database, snapshots
 from mnemesh_testkit.databases.postgres import PostgresServer
 
@@ -101,7 +100,7 @@ async def test_a_transaction_that_does_not_end_is_an_error(
             raise AssertionError("there is a snapshot")
 
     try:
-        with pytest.raises(Unavailable, match="Try again later"):
+        with pytest.raises(StartupError, match="Try again later"):
             await asyncio.to_thread(take)
     finally:
         done.set()

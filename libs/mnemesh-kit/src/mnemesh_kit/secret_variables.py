@@ -96,6 +96,11 @@ class SecretBox:
         """Returns a text that identifies the secret and reveals nothing of it. Raises SecretsKeyMissing."""
         return hmac.new(self._sealing_key(), b"fingerprint\0" + secret.encode(), hashlib.sha256).hexdigest()
 
+    @property
+    def marks(self) -> frozenset[str]:
+        """What identifies the keys, and reveals nothing of them."""
+        return frozenset(_mark(key).hex() for key in self._known_keys())
+
     def _sealing_key(self) -> bytes:
         keys = self._known_keys()
         if not keys and self._created_at is not None:

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, BinaryIO, Final, cast
+from typing import Any, Final, cast
 
 import msgspec
 import sqlalchemy as sa
@@ -45,8 +45,7 @@ class Part:
     sum: str
     """The sum of the hashes of the lines, which does not depend on their order."""
     bytes: int
-    sha256: str
-    """Of the file."""
+    """The size of the file."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +69,10 @@ class Manifest:
     services: dict[str, ServicePart]
     contents: Part
     content_bytes: int
+    key_marks: tuple[str, ...] = ()
+    """What identifies the keys of secrets that the mesh had, and reveals nothing of them."""
     keys: dict[str, str] | None = field(default=None, repr=False)
-    """The encrypted keys of secrets; see keys.py."""
+    """The keys, encrypted; see keys.py."""
     format: int = FORMAT
 
     @property
@@ -136,51 +137,35 @@ def _kind(column: sa.Column[Any]) -> Any:
 
 def write_part(place: Place, name: str, columns: Iterable[str], lines: Iterable[bytes]) -> Part:
     """Writes lines to a file, in bounded memory. It creates no file if there are no lines."""
-    total, hashed = Sum(), hashlib.sha256()
+    total, size = Sum(), 0
     with place.draft() as draft:
-        with (
-            draft.open("wb") as file,
-            gzip.GzipFile("", "wb", _LEVEL, file, mtime=0) as packed,
-            io.BufferedWriter(cast("Any", packed), _PIECE) as out,
-        ):
-            for line in lines:
-                total.add(line)
-                out.write(line)
-                out.write(b"\n")
-        if not total.rows:
-            return Part(tuple(map(str, columns)), 0, str(total), 0, "")
-        size = draft.stat().st_size
-        with draft.open("rb") as whole:
-            while piece := whole.read(_PIECE):
-                hashed.update(piece)
-        place.put(draft, name)
-    return Part(tuple(map(str, columns)), total.rows, str(total), size, hashed.hexdigest())
+        with gzip.open(draft, "wb", _LEVEL) as packed, io.BufferedWriter(cast("Any", packed), _PIECE) as out:
+            for line in total.counted(lines):
+                out.write(line + b"\n")
+        if total.rows:
+            size = draft.stat().st_size
+            place.put(draft, name)
+    return Part(tuple(map(str, columns)), total.rows, str(total), size)
 
 
 def read_part(place: Place, name: str, part: Part) -> Iterator[bytes]:
     """Yields the lines of a file, in bounded memory.
 
     Raises:
-        BackupError: the file is missing, or not the one that the backup wrote. It is raised at the end, at the latest.
+        BackupError: the file is missing, or has other lines than the backup wrote. It is raised at the end, at the
+            latest.
     """
     if not part.rows:
         return
     total = Sum()
-    with _Hashed(place.open(name)) as file:
+    with place.open(name) as file:
         try:
-            with (
-                gzip.GzipFile(fileobj=cast("Any", file)) as packed,
-                io.BufferedReader(cast("Any", packed), _PIECE) as read,
-            ):
-                for line in read:
-                    row = line.rstrip(b"\n")
-                    total.add(row)
-                    yield row
+            with gzip.open(file) as packed, io.BufferedReader(cast("Any", packed), _PIECE) as lines:
+                yield from total.counted(line.rstrip(b"\n") for line in lines)
         except (OSError, EOFError, zlib.error) as error:
             raise BackupError(f"{name} is damaged: {error}") from error
-        file.drain()
-        if (total.rows, str(total), file.sha256) != (part.rows, part.sum, part.sha256):
-            raise BackupError(f"{name} is damaged: it is not the file that the backup wrote.")
+    if (total.rows, str(total)) != (part.rows, part.sum):
+        raise BackupError(f"{name} is damaged: its rows are not those that the backup wrote.")
 
 
 _decode_content: Final = _decoding(msgspec.json.Decoder(tuple[str, int, str]), "contents.gz")
@@ -197,34 +182,6 @@ def listed_contents(place: Place, manifest: "Manifest") -> Iterator[tuple[str, i
         if not _CONTENT_ID.fullmatch(content_id):
             raise BackupError(f"{contents_name(manifest.id)} is damaged: {content_id!r} is not the id of a content.")
         yield content_id, size, sha256
-
-
-class _Hashed:
-    """A file that is hashed while it is read."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._hash = hashlib.sha256()
-
-    def read(self, size: int = -1) -> bytes:
-        data = self._file.read(size) if size >= 0 else self._file.read()
-        self._hash.update(data)
-        return data
-
-    def drain(self) -> None:
-        """Reads what is left after the end of the compressed data."""
-        while self.read(_PIECE):
-            pass
-
-    @property
-    def sha256(self) -> str:
-        return self._hash.hexdigest()
-
-    def __enter__(self) -> "_Hashed":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
 
 
 def part_name(backup_id: str, service: str, table: str) -> str:
@@ -302,9 +259,12 @@ def read_content(place: Place, content_id: str, size: int, sha256: str) -> Itera
     """
     name, hashed, size_read = content_name(content_id), hashlib.sha256(), 0
     with place.open(name) as file:
-        while piece := file.read(_PIECE):
-            size_read += len(piece)
-            hashed.update(piece)
-            yield piece
+        try:
+            while piece := file.read(_PIECE):
+                size_read += len(piece)
+                hashed.update(piece)
+                yield piece
+        except OSError as error:
+            raise BackupError(f"{name} cannot be read: {error.strerror}.") from error
     if (size_read, hashed.hexdigest()) != (size, sha256):
         raise BackupError(f"{name} is damaged: it is not the content that the backup copied.")

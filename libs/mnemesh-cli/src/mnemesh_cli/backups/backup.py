@@ -27,7 +27,7 @@ from mnemesh_cli.backups.archive import (
     write_manifest,
     write_part,
 )
-from mnemesh_cli.backups.keys import sealed_keys
+from mnemesh_cli.backups.keys import key_marks, sealed_keys
 from mnemesh_cli.backups.places import BackupError, Place
 from mnemesh_cli.backups.stores import MeshStores, ServiceStore, revision_of
 from mnemesh_kit.failpoints import failpoint
@@ -67,7 +67,7 @@ def make_backup(stores: MeshStores, place: Place, report: Report, *, passphrase:
 
     Raises:
         BackupError: the schema of a database is of another version, a content is damaged, or a file cannot be written.
-        StartupError, DatabaseUnavailable: a database cannot be read.
+        StartupError: a database cannot be read.
     """
     keys = None if passphrase is None else sealed_keys(stores, passphrase)
     with place.locked():
@@ -85,9 +85,7 @@ def make_backup(stores: MeshStores, place: Place, report: Report, *, passphrase:
                 lost |= gone.ids
                 continue
             _require_complete(place, manifest)
-            failpoint("backup.before_manifest", "backup")
             write_manifest(place, manifest)
-            failpoint("backup.after_manifest", "backup")
             _delete_unfinished(place)
             return manifest
     raise BackupError("Files are deleted too fast for their contents to be copied. Run the backup again.")
@@ -121,7 +119,7 @@ def _write_at_watermark(
             for name, store in stores.services.items()
         }
     size = sum(content.size for content in contents)
-    return Manifest(backup_id, taken_at, version("mnemesh-cli"), services, listed, size, keys)
+    return Manifest(backup_id, taken_at, version("mnemesh-cli"), services, listed, size, key_marks(stores), keys)
 
 
 def _write_service(
@@ -130,7 +128,6 @@ def _write_service(
     _require_newest(store, connection)
     parts: dict[str, Part] = {}
     for table in store.tables:
-        failpoint("backup.before_table", f"{store.name}.{table.name}")
         name = part_name(backup_id, store.name, table.name)
         parts[str(table.name)] = write_part(place, name, table.columns.keys(), lines_of(connection, table))
     rows, size = sum(part.rows for part in parts.values()), sum(part.bytes for part in parts.values())
@@ -173,13 +170,10 @@ class _ContentCopier:
         """Copies contents. Returns the SHA-256 of each that the place has by id."""
 
         async def copy() -> None:
-            source = self._stores.open_contents()
-            try:
+            async with self._stores.contents() as source:
                 for content in contents:
                     if content.id not in self._hashes:
                         await self._copy_one(source, content)
-            finally:
-                await source.close()
 
         asyncio.run(copy())
         return self._hashes
@@ -203,20 +197,16 @@ class _ContentCopier:
 
 def _require_complete(place: Place, manifest: Manifest) -> None:
     """Compares the files of a backup with what was written. Raises BackupError."""
-    sizes = place.names(f"{BACKUPS}{manifest.id}/")
     wanted = {
-        part_name(manifest.id, name, table): part.bytes
+        part_name(manifest.id, name, table): part
         for name, service in manifest.services.items()
         for table, part in service.tables.items()
-        if part.rows
     }
-    if manifest.contents.rows:
-        wanted[contents_name(manifest.id)] = manifest.contents.bytes
-    stored = place.names(CONTENTS)
-    for content_id, size, _ in listed_contents(place, manifest):
-        sizes[content_name(content_id)] = stored.get(content_name(content_id), -1)
-        wanted[content_name(content_id)] = size
-    wrong = next((name for name, size in wanted.items() if sizes.get(name) != size), None)
+    wanted[contents_name(manifest.id)] = manifest.contents
+    sizes = {name: part.bytes for name, part in wanted.items() if part.rows}
+    sizes |= {content_name(content_id): size for content_id, size, _ in listed_contents(place, manifest)}
+    stored = place.names("")
+    wrong = next((name for name, size in sizes.items() if stored.get(name) != size), None)
     if wrong is not None:
         raise BackupError(f"{wrong} is missing or incomplete: something else changes the place of the backups.")
 

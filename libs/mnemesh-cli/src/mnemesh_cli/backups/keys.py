@@ -3,6 +3,7 @@
 import base64
 import os
 import secrets
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,44 +11,48 @@ import msgspec
 from mnemesh_cli.backups.archive import Manifest
 from mnemesh_cli.backups.places import BackupError
 from mnemesh_cli.backups.stores import KEY_HOLDERS, MeshStores
-from mnemesh_kit.config import StartupError
+from mnemesh_kit.config import ConfigError, StartupError
+from mnemesh_kit.secret_variables import SecretBox
 
 _COST: Final = 1 << 15
 """The cost of scrypt: 32 MB and some 0.1 s for each passphrase that is tried."""
 _BLOCK: Final = 8
-_CONTEXT: Final = b"mnemesh backup keys"
 _CREATED: Final = "secrets.key"
+
+
+def key_marks(stores: MeshStores) -> tuple[str, ...]:
+    """Returns what identifies the keys of secrets that the services have. A key file that cannot be read has none."""
+    marks = set[str]()
+    for name in KEY_HOLDERS:
+        config: Any = stores.services[name].config
+        with suppress(ConfigError):
+            marks |= SecretBox.of_service(config.secrets_key_file, config.database, config.data_path).marks
+    return tuple(sorted(marks))
 
 
 def sealed_keys(stores: MeshStores, passphrase: str) -> dict[str, str]:
     """Returns the keys of the services that store secrets, encrypted.
 
     Raises:
-        BackupError: a key file cannot be read.
+        StartupError: a key file cannot be read.
     """
-    from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415  (only with keys)
+    from cryptography.fernet import Fernet  # noqa: PLC0415  (only with keys)
 
-    texts = {name: _lines(path) for name in KEY_HOLDERS if (path := _key_file(stores, name)) is not None}
-    salt, nonce = secrets.token_bytes(16), secrets.token_bytes(12)
-    sealed = AESGCM(_derived(passphrase, salt)).encrypt(nonce, msgspec.json.encode(texts), _CONTEXT)
-    return {name: base64.b64encode(value).decode() for name, value in _named(salt, nonce, sealed).items()}
-
-
-def _named(salt: bytes, nonce: bytes, sealed: bytes) -> dict[str, bytes]:
-    return {"salt": salt, "nonce": nonce, "sealed": sealed}
+    paths = {name: path for name in KEY_HOLDERS if (path := _key_path(stores, name)) is not None and path.exists()}
+    salt = secrets.token_hex(16)
+    lines = msgspec.json.encode({name: _lines(path) for name, path in paths.items()})
+    return {"salt": salt, "sealed": Fernet(_derived(passphrase, salt)).encrypt(lines).decode()}
 
 
 def opened_keys(manifest: Manifest, passphrase: str) -> dict[str, list[str]]:
     """Returns the keys of each service. Raises BackupError if there are none, or the passphrase is another one."""
-    from cryptography.exceptions import InvalidTag  # noqa: PLC0415
-    from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415
+    from cryptography.fernet import Fernet, InvalidToken  # noqa: PLC0415
 
     if manifest.keys is None:
         raise BackupError(f"The backup {manifest.id} has no keys. It was made without --with-key.")
-    salt, nonce, sealed = (base64.b64decode(manifest.keys[name]) for name in ("salt", "nonce", "sealed"))
     try:
-        text = AESGCM(_derived(passphrase, salt)).decrypt(nonce, sealed, _CONTEXT)
-    except InvalidTag:
+        text = Fernet(_derived(passphrase, manifest.keys["salt"])).decrypt(manifest.keys["sealed"])
+    except InvalidToken:
         raise BackupError("The passphrase does not decrypt the keys of the backup.") from None
     keys: dict[str, list[str]] = msgspec.json.decode(text)
     return keys
@@ -83,11 +88,6 @@ def _key_path(stores: MeshStores, name: str) -> Path | None:
     return config.data_path / _CREATED if config.database.startswith("sqlite") else None
 
 
-def _key_file(stores: MeshStores, name: str) -> Path | None:
-    path = _key_path(stores, name)
-    return path if path is not None and path.exists() else None
-
-
 def _lines(path: Path) -> list[str]:
     try:
         return [line.strip() for line in path.read_text().splitlines() if line.strip()]
@@ -95,7 +95,8 @@ def _lines(path: Path) -> list[str]:
         raise StartupError(f"The key file {path} cannot be read: {error.strerror}.") from error
 
 
-def _derived(passphrase: str, salt: bytes) -> bytes:
+def _derived(passphrase: str, salt: str) -> bytes:
     from cryptography.hazmat.primitives.kdf.scrypt import Scrypt  # noqa: PLC0415
 
-    return Scrypt(salt=salt, length=32, n=_COST, r=_BLOCK, p=1).derive(passphrase.encode())
+    derived = Scrypt(salt=salt.encode(), length=32, n=_COST, r=_BLOCK, p=1).derive(passphrase.encode())
+    return base64.urlsafe_b64encode(derived)

@@ -1,4 +1,7 @@
-"""The storage of backups: a directory, or a bucket of an S3-compatible server."""
+"""The storage of backups: a directory, or a bucket of an S3-compatible server.
+
+Both raise BackupError, with one line for the operator, if a file cannot be read or written.
+"""
 
 import fcntl
 import os
@@ -6,7 +9,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol, cast
+from typing import TYPE_CHECKING, BinaryIO, Final, Protocol, cast
 from urllib.parse import urlsplit
 
 from mnemesh_kit.config import StartupError
@@ -35,7 +38,7 @@ class Place(Protocol):
         """Makes a draft the durable file of a name. Replaces an earlier one."""
 
     def open(self, name: str) -> BinaryIO:
-        """Opens a file for reading. Raises BackupError if there is none."""
+        """Opens a file for reading, which the caller closes. Raises BackupError if there is none."""
 
     def names(self, prefix: str) -> dict[str, int]:
         """Returns the names of the files that begin with a prefix, and their sizes in bytes."""
@@ -56,12 +59,9 @@ def open_place(where: str, *, create: bool = False) -> Place:
     """
     if where.startswith("s3://"):
         return BucketPlace(where)
-    directory = Path(where).expanduser().absolute()
-    if create:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    elif not directory.is_dir():
-        raise BackupError(f"The directory {directory} does not exist.")
-    return DirectoryPlace(directory)
+    place = DirectoryPlace(Path(where).expanduser().absolute())
+    place.require(create=create)
+    return place
 
 
 class DirectoryPlace:
@@ -70,16 +70,25 @@ class DirectoryPlace:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
+    def require(self, *, create: bool) -> None:
+        """Creates the directory. Raises BackupError if it does not exist and is not to be created."""
+        with self._errors():
+            if create:
+                self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            elif not self._directory.is_dir():
+                raise BackupError(f"The directory {self._directory} does not exist.")
+
     @contextmanager
     def draft(self) -> Iterator[Path]:
         """See Place.draft."""
-        (self._directory / _UNFINISHED).mkdir(mode=0o700, exist_ok=True)
-        descriptor, path = tempfile.mkstemp(dir=self._directory / _UNFINISHED)
-        os.close(descriptor)
-        try:
-            yield Path(path)
-        finally:
-            Path(path).unlink(missing_ok=True)
+        with self._errors():
+            (self._directory / _UNFINISHED).mkdir(mode=0o700, exist_ok=True)
+            descriptor, name = tempfile.mkstemp(dir=self._directory / _UNFINISHED)
+            os.close(descriptor)
+            try:
+                yield Path(name)
+            finally:
+                Path(name).unlink(missing_ok=True)
 
     def put(self, draft: Path, name: str) -> None:
         """See Place.put."""
@@ -93,35 +102,52 @@ class DirectoryPlace:
 
     def open(self, name: str) -> BinaryIO:
         """See Place.open."""
-        try:
-            return (self._directory / name).open("rb")
-        except FileNotFoundError:
-            raise BackupError(f"The backup has no file {self._directory / name}.") from None
+        with self._errors():
+            try:
+                return (self._directory / name).open("rb")
+            except FileNotFoundError:
+                raise BackupError(f"The backup has no file {self._directory / name}.") from None
 
     def names(self, prefix: str) -> dict[str, int]:
         """See Place.names."""
         root = self._directory / prefix
-        found = (path for path in root.rglob("*") if path.is_file()) if root.is_dir() else ()
-        return {str(path.relative_to(self._directory)): path.stat().st_size for path in found}
+        with self._errors():
+            found = (Path(folder, file) for folder, _, files in os.walk(root, onerror=_raise) for file in files)
+            return {str(path.relative_to(self._directory)): path.stat().st_size for path in found}
 
     def delete(self, names: Iterable[str]) -> None:
         """See Place.delete. Folders that become empty are deleted, too."""
-        for name in names:
-            path = self._directory / name
-            path.unlink(missing_ok=True)
-            if path.parent.is_dir() and not any(path.parent.iterdir()):
-                path.parent.rmdir()
+        with self._errors():
+            for name in names:
+                path = self._directory / name
+                path.unlink(missing_ok=True)
+                if path.parent.is_dir() and not any(path.parent.iterdir()):
+                    path.parent.rmdir()
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """See Place.locked. What an interrupted backup left in drafts is removed."""
-        with (self._directory / _LOCK).open("w") as lock:
+        with self._errors():
+            lock = (self._directory / _LOCK).open("w")
+        with lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise BackupError(f"Another backup into {self._directory} is running.") from None
             self.delete(self.names(_UNFINISHED))
             yield
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise BackupError(f"The directory {self._directory} cannot be used: {error.strerror}.") from error
+
+
+def _raise(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 class BucketPlace:
@@ -147,14 +173,16 @@ class BucketPlace:
 
     def put(self, draft: Path, name: str) -> None:
         """See Place.put."""
-        with self._errors():
+        with self._errors(name):
             self._client.upload_file(str(draft), self._bucket, self._prefix + name)
 
     def open(self, name: str) -> BinaryIO:
         """See Place.open."""
+        file = cast("BinaryIO", tempfile.TemporaryFile())  # noqa: SIM115
         with self._errors(name):
-            body: Any = self._client.get_object(Bucket=self._bucket, Key=self._prefix + name)["Body"]
-        return cast("BinaryIO", body)
+            self._client.download_fileobj(self._bucket, self._prefix + name, file)  # which retries, also in the middle
+        file.seek(0)
+        return file
 
     def names(self, prefix: str) -> dict[str, int]:
         """See Place.names."""
@@ -171,7 +199,9 @@ class BucketPlace:
         with self._errors():
             for start in range(0, len(keys), _KEYS_PER_DELETION):
                 some = {"Objects": keys[start : start + _KEYS_PER_DELETION], "Quiet": True}
-                self._client.delete_objects(Bucket=self._bucket, Delete=some)
+                refused = self._client.delete_objects(Bucket=self._bucket, Delete=some).get("Errors", ())
+                for item in refused:
+                    raise BackupError(f"{self._url.rstrip('/')}: {item['Key']} was not deleted: {item['Message']}")
 
     @contextmanager
     def locked(self) -> Iterator[None]:

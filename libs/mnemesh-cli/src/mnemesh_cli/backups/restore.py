@@ -22,10 +22,9 @@ from mnemesh_cli.backups.archive import (
     read_part,
     row_decoder,
 )
-from mnemesh_cli.backups.keys import add_keys, opened_keys
+from mnemesh_cli.backups.keys import add_keys, key_marks, opened_keys
 from mnemesh_cli.backups.places import BackupError, Place
 from mnemesh_cli.backups.stores import MeshStores, ServiceStore, revision_of
-from mnemesh_kit.failpoints import failpoint
 from mnemesh_kit.maintenance import require_unused
 from mnemesh_kit.sql.database import RESTORING, VERSIONS
 from mnemesh_kit.sql.postgresql import is_postgresql
@@ -58,13 +57,18 @@ def restore_backup(
         add_keys(stores, keys)
     for store in waiting:
         _set_revision(store, RESTORING)
-    failpoint("restore.marked", "restore")
+    for store in waiting:
+        _require_unused(store)  # a service that started in between
     _restore_contents(stores, place, manifest, report)
     for store in waiting:
         _fill(store, place, manifest, report)
-    for store in waiting:
-        failpoint("restore.before_end", store.name)
+    for store in reversed(waiting):  # the orchestrator, which resumes runs, is the last
         _set_revision(store, store.newest_revision)
+    if not set(manifest.key_marks) <= set(key_marks(stores)):
+        report(
+            "the secrets of the backup cannot be read with the keys of this mesh: add the keys of the first mesh to "
+            "its key file, or restore a backup that was made with --with-key"
+        )
 
 
 def require_fitting(stores: MeshStores, manifest: Manifest) -> None:
@@ -92,7 +96,7 @@ def _must_be_filled(store: ServiceStore, manifest: Manifest) -> bool:
     Raises:
         BackupError: the database has other rows, or is in use.
     """
-    require_unused(store.url)
+    _require_unused(store)
     if not _is_being_restored(store):
         store.migrate()
     with connect(store.url) as connection:
@@ -110,6 +114,24 @@ def _must_be_filled(store: ServiceStore, manifest: Manifest) -> bool:
     )
 
 
+def _require_unused(store: ServiceStore) -> None:
+    """Raises StartupError if a service uses the database. A service on PostgreSQL keeps its connections open."""
+    require_unused(store.url)
+    if not is_postgresql(store.url):
+        return
+    with connect(store.url) as connection:
+        # With the URL of the service, this connection has the same name.
+        others = (
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
+            "AND application_name = current_setting('application_name')"
+        )
+        if connection.exec_driver_sql(others).scalar_one():
+            raise BackupError(
+                f"The database of {store.name} is in use. Stop all services of the mesh, and everything else that "
+                "uses it. A pooler closes its connections some minutes later."
+            )
+
+
 def is_equal(connection: sa.Connection, table: sa.Table, part: Part) -> bool:
     """Returns whether a table has exactly the rows of a part."""
     total = Sum()
@@ -120,10 +142,8 @@ def is_equal(connection: sa.Connection, table: sa.Table, part: Part) -> bool:
 
 def _restore_contents(stores: MeshStores, place: Place, manifest: Manifest, report: Report) -> None:
     async def restore() -> None:
-        target = stores.open_contents()
-        try:
+        async with stores.contents() as target:
             for content_id, size, sha256 in listed_contents(place, manifest):
-                failpoint("restore.before_content", content_id)
                 await target.delete(content_id)  # the beginning that an interrupted restore has left
                 writer = await target.create(content_id)
                 try:
@@ -133,8 +153,6 @@ def _restore_contents(stores: MeshStores, place: Place, manifest: Manifest, repo
                 except BaseException:
                     await writer.abort()
                     raise
-        finally:
-            await target.close()
 
     asyncio.run(restore())
     report(f"contents: {manifest.contents.rows:,}, {manifest.content_bytes / 1e6:.1f} MB")
@@ -147,12 +165,10 @@ def _fill(store: ServiceStore, place: Place, manifest: Manifest, report: Report)
             for table in reversed(store.metadata.sorted_tables):
                 connection.execute(table.delete())
         for table in store.tables:
-            failpoint("restore.before_table", f"{store.name}.{table.name}")
             with transaction(connection):
                 lines = read_part(place, part_name(manifest.id, store.name, table.name), parts[table.name])
                 _insert(connection, table, lines)
                 _advance_sequence(connection, table)
-            failpoint("restore.after_table", f"{store.name}.{table.name}")
     report(f"{store.name}: {sum(part.rows for part in parts.values()):,} rows")
 
 

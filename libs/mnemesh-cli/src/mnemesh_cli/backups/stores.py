@@ -4,7 +4,8 @@ The services are found by their names, as when they are started. Nothing of them
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module, resources
@@ -12,7 +13,9 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 import sqlalchemy as sa
+from mnemesh_cli.backups.places import BackupError
 from mnemesh_cli.supervisor.config import MeshConfig, service_environment, service_module
+from mnemesh_kit.errors import StorageFull, Unavailable
 from mnemesh_kit.services import STORE_NAMES
 from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.database import VERSIONS
@@ -42,11 +45,6 @@ class ServiceStore:
     def tables(self) -> tuple[sa.Table, ...]:
         """The tables with the record, each after those that it refers to."""
         return tuple(table for table in self.metadata.sorted_tables if not table.info.get(DERIVED))
-
-    @cached_property
-    def derived(self) -> tuple[sa.Table, ...]:
-        """The tables that the service fills by itself."""
-        return tuple(table for table in self.metadata.sorted_tables if table.info.get(DERIVED))
 
     @cached_property
     def newest_revision(self) -> str:
@@ -96,9 +94,20 @@ class MeshStores:
         """The URLs of the databases by service."""
         return {name: store.url for name, store in self.services.items()}
 
-    def open_contents(self) -> Any:
-        """Returns the store of the contents of files: a BlobStore of the service files."""
-        return import_module("mnemesh_files.wiring").blob_store(self.services["files"].config)
+    @asynccontextmanager
+    async def contents(self) -> AsyncIterator[Any]:
+        """Opens the store of the contents of files: a BlobStore of the service files.
+
+        Raises:
+            BackupError: it cannot be read or written.
+        """
+        store = import_module("mnemesh_files.wiring").blob_store(self.services["files"].config)
+        try:
+            yield store
+        except (StorageFull, Unavailable) as error:
+            raise BackupError(error.message) from error
+        finally:
+            await store.close()
 
     @property
     def content_missing(self) -> type[Exception]:

@@ -190,8 +190,8 @@ def verify_mesh(stores: MeshStores, backup: Manifest | None = None) -> list[str]
 
 
 async def _read_contents(stores: MeshStores, contents: Iterable[Content], checked: _Checked) -> None:
-    source, missing = stores.open_contents(), set[str]()
-    try:
+    missing = set[str]()
+    async with stores.contents() as source:
         for content in contents:
             hashed = hashlib.sha256()
             try:
@@ -204,8 +204,6 @@ async def _read_contents(stores: MeshStores, contents: Iterable[Content], checke
                 checked.add_content(content.id)
             else:
                 checked.findings.append(f"the content {content.id} is damaged")
-    finally:
-        await source.close()
     if missing:  # a file may have been deleted since the watermark: its content is not a finding
         with connect(stores.urls["files"]) as connection:
             for content_id in missing - {content.id for content in contents_of(stores, connection)}:

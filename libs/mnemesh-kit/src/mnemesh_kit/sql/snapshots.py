@@ -3,19 +3,18 @@
 A service survives the loss of power at any instant, so the state of all databases at one instant is a whole mesh.
 """
 
+import functools
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 
 from mnemesh_kit.config import StartupError
-from mnemesh_kit.failpoints import failpoint
 from mnemesh_kit.retries import Backoff
-from mnemesh_kit.sql.errors import DatabaseUnavailable
 from mnemesh_kit.sql.postgresql import PostgresUrl, is_postgresql
 
 HOLD_SECONDS: Final = 2.0
@@ -30,41 +29,48 @@ _UNLIMITED: Final = ("SET LOCAL statement_timeout = 0", "SET LOCAL idle_in_trans
 def connect(url: str) -> sa.Connection:
     """Returns a connection to an existing database. `transaction`, or statements, begin and end its transactions.
 
+    Its statements raise StartupError if the database refuses them: it is locked, its disk is full, its server is away.
+
     Raises:
         ConfigError: the URL is wrong.
         StartupError: the database does not exist, or cannot be reached.
     """
-    if is_postgresql(url):
-        return _connect_postgresql(PostgresUrl.parse(url))
-    parsed = sa.make_url(url)
-    if not Path(parsed.database or "").is_file():
-        raise StartupError(f"There is no database {parsed.database}. Check MNEMESH_DATA_DIR and the database URLs.")
-    engine = sa.create_engine(
-        parsed.set(drivername="sqlite+pysqlite"),
-        poolclass=sa.NullPool,
-        hide_parameters=True,
-        connect_args={"isolation_level": None, "timeout": HOLD_SECONDS},
-    )
-    connection = engine.connect()
-    connection.exec_driver_sql("PRAGMA foreign_keys=ON")
+    path = None if is_postgresql(url) else Path(sa.make_url(url).database or "")
+    if path is not None and not path.is_file():
+        raise StartupError(f"There is no database {path}. Check MNEMESH_DATA_DIR and the database URLs.")
+    connection = _engine(url).connect()
+    if path is not None:
+        connection.exec_driver_sql("PRAGMA foreign_keys=ON")
     return connection
 
 
-def _connect_postgresql(url: PostgresUrl) -> sa.Connection:
-    import psycopg  # noqa: PLC0415  (a mesh on SQLite does not need it)
+@functools.lru_cache(maxsize=16)
+def _engine(url: str) -> sa.Engine:
+    """Returns the engine of a database. It keeps no connections, but the compiled statements."""
+    options: dict[str, Any] = {"poolclass": sa.NullPool, "hide_parameters": True}
+    if is_postgresql(url):
+        parsed = PostgresUrl.parse(url)
 
-    engine = sa.create_engine(
-        "postgresql+psycopg://",
-        creator=lambda: url.connect(None, keeps_statements=False),
-        paramstyle="numeric_dollar",
-        use_native_hstore=False,
-        poolclass=sa.NullPool,
-        hide_parameters=True,
-    )
-    try:
-        return engine.connect()
-    except (OSError, psycopg.Error, sa.exc.DBAPIError) as error:
-        raise StartupError(f"The database {url.shown} cannot be reached: {error}".splitlines()[0]) from error
+        def connect_postgresql() -> Any:
+            try:
+                return parsed.connect(None, keeps_statements=False)
+            except OSError as error:
+                raise StartupError(f"The database {parsed.shown} cannot be reached: {error}".splitlines()[0]) from error
+
+        made = {"creator": connect_postgresql, "paramstyle": "numeric_dollar", "use_native_hstore": False}
+        engine, name = sa.create_engine("postgresql+psycopg://", **made, **options), parsed.shown
+    else:
+        file = sa.make_url(url).set(drivername="sqlite+pysqlite")
+        arguments = {"isolation_level": None, "timeout": HOLD_SECONDS}
+        engine, name = sa.create_engine(file, connect_args=arguments, **options), str(file.database)
+
+    def explain(context: sa.engine.ExceptionContext) -> None:
+        if isinstance(context.sqlalchemy_exception, sa.exc.DBAPIError):
+            error = context.original_exception
+            raise StartupError(f"The database {name} cannot be used: {error}".splitlines()[0]) from error
+
+    sa.event.listen(engine, "handle_error", explain)
+    return engine
 
 
 @contextmanager
@@ -74,7 +80,8 @@ def transaction(connection: sa.Connection) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        connection.exec_driver_sql("ROLLBACK")
+        with suppress(StartupError):  # a full disk, or a lost connection, has ended it
+            connection.exec_driver_sql("ROLLBACK")
         raise
     connection.exec_driver_sql("COMMIT")
 
@@ -91,8 +98,7 @@ def snapshots(urls: Mapping[str, str], tables: Mapping[str, Sequence[str]]) -> I
         tables: of each, the names of the tables whose writers are held back.
 
     Raises:
-        StartupError: a database cannot be reached.
-        DatabaseUnavailable: the writers of a database did not give way in any of some attempts.
+        StartupError: a database cannot be reached, or its writers did not give way in any of some attempts.
     """
     with ExitStack() as exits:
         readers = {name: exits.enter_context(connect(url)) for name, url in urls.items()}
@@ -100,13 +106,11 @@ def snapshots(urls: Mapping[str, str], tables: Mapping[str, Sequence[str]]) -> I
             try:
                 _open_at_once(urls, tables, readers)
                 break
-            except sa.exc.OperationalError as error:
-                if not _is_contended(error):
+            except StartupError as error:
+                if not _is_contended(error.__cause__):
                     raise
                 if attempt == ATTEMPTS:
-                    raise DatabaseUnavailable(
-                        "A long transaction does not let others write. Try again later."
-                    ) from error
+                    raise StartupError("A long transaction does not let others write. Try again later.") from error
             time.sleep(_BACKOFF.delay(attempt))
         yield readers
 
@@ -119,7 +123,6 @@ def _open_at_once(
         give_up = time.monotonic() + HOLD_SECONDS
         for name, holder in holders.items():
             _hold(holder, tables[name], max(0.05, give_up - time.monotonic()))
-        failpoint("snapshots.held", "writers")
         for reader in readers.values():
             _fix(reader)
 
@@ -149,7 +152,7 @@ def _fix(connection: sa.Connection) -> None:
     connection.exec_driver_sql("SELECT version_num FROM alembic_version").all()
 
 
-def _is_contended(error: sa.exc.OperationalError) -> bool:
-    if isinstance(error.orig, sqlite3.Error):
-        return error.orig.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
-    return getattr(error.orig, "sqlstate", None) in _CONTENDED
+def _is_contended(error: BaseException | None) -> bool:
+    if isinstance(error, sqlite3.Error):
+        return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+    return getattr(error, "sqlstate", None) in _CONTENDED
