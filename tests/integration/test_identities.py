@@ -145,7 +145,14 @@ async def test_erasure_of_an_identity_keeps_agents_and_messages_of_others(mesh: 
     async for _ in stranger.send([runs_pb2.InputMessage(sender_id=ada.id, content=[part])]):
         pass
     assert (await mesh.client.agents.get(stranger.id)).proto.pending_approval_request_id
+    daily = [
+        await mesh.client.schedules.create(
+            [runs_pb2.InputMessage(sender_id=sender.id, content=[part])], agent_id=stranger.id, cron="0 9 * * *"
+        )
+        for sender in (ada, bob)
+    ]
     report = await mesh.client.identities.erase(ada.id)
+    assert [schedule async for schedule in mesh.client.schedules.list()] == daily[1:]
     assert (report.agents, report.runs, report.detached_blocks, report.deleted_blocks) == (0, 4, 1, 0)
     assert not (await mesh.client.agents.get(stranger.id)).proto.pending_approval_request_id
     assert (await turn(stranger, "Hello?")).status == "COMPLETED"

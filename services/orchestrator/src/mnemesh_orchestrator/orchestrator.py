@@ -557,6 +557,7 @@ class Orchestrator:
             store=self.stores.identities,
             runs=self.stores.runs,
             retention=self.stores.retention,
+            schedules=self.stores.schedules,
             lifecycle=self.lifecycle,
             approvals=self.approvals,
             blocks=self.services.core_memory,

@@ -199,6 +199,18 @@ class ScheduleStore:
         conn.execute(sql.ADVANCE_QUEUE, {"p_id": run.conversation_id, "new_next_queue_number": number + 1})
         return None
 
+    async def erase_sender(self, organization_id: str, sender_id: str) -> int:
+        """Deletes the schedules of an organization that send a message of a sender. Returns their number."""
+        query = sa.select(_c.id, _c.document).where(_c.organization_id == organization_id)
+
+        def write(conn: sa.Connection) -> int:
+            sending = [row.id for row in conn.execute(query) if sender_id.encode() in row.document]
+            for id_ in sending:
+                conn.execute(schedules.delete().where(_c.id == id_))
+            return len(sending)
+
+        return await self._database.write(write)
+
     async def purge(self, before: datetime) -> int:
         """Deletes the schedules that ended before a time. Returns their number."""
         deletion = schedules.delete().where(_c.ended_at < before)

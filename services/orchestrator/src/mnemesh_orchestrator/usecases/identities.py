@@ -30,6 +30,7 @@ from mnemesh_orchestrator.model.runs import RunFilter
 from mnemesh_orchestrator.store.identities import IdentityStore
 from mnemesh_orchestrator.store.run_relations import RunRetention
 from mnemesh_orchestrator.store.runs import RunStore
+from mnemesh_orchestrator.store.schedules import ScheduleStore
 from mnemesh_orchestrator.usecases.agent_creation import AgentLifecycle
 from mnemesh_orchestrator.usecases.approvals import ApprovalService
 
@@ -47,6 +48,7 @@ class IdentityService:
     store: IdentityStore
     runs: RunStore
     retention: RunRetention
+    schedules: ScheduleStore
     lifecycle: AgentLifecycle
     approvals: ApprovalService
     blocks: BlocksClient
@@ -211,6 +213,7 @@ class IdentityService:
                     await self.store.detach(None, organization_id, identity_id, agent_id)
                 else:
                     erased += await self.lifecycle.delete(caller, agent_id)
+        await self.schedules.erase_sender(organization_id, identity_id)
         if sent := await self.retention.list_sent_by(organization_id, identity_id):
             # An approval that waits would be about calls that no window has any more.
             await self.approvals.cancel(caller, RunFilter(), sent)

@@ -33,6 +33,10 @@ class BudgetServiceStub:
     new runs with BUDGET_EXCEEDED, and a run that meets its limit stops with STOP_REASON_BUDGET_EXCEEDED. What it has
     committed is kept. Each run that executes may exceed a limit by one step.
 
+    Budgets do not limit what is stored. The contents of an organization's files have a limit of their own, which the
+    operator sets (RESOURCE_EXHAUSTED, with the metadata limit and used); blocks, messages and passages are limited one by
+    one.
+
     Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
     returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
@@ -67,6 +71,10 @@ class BudgetServiceServicer:
     is counted in the transaction that stores the step. A budget is checked before each step: one that is used up refuses
     new runs with BUDGET_EXCEEDED, and a run that meets its limit stops with STOP_REASON_BUDGET_EXCEEDED. What it has
     committed is kept. Each run that executes may exceed a limit by one step.
+
+    Budgets do not limit what is stored. The contents of an organization's files have a limit of their own, which the
+    operator sets (RESOURCE_EXHAUSTED, with the metadata limit and used); blocks, messages and passages are limited one by
+    one.
 
     Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
     returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
@@ -127,6 +135,10 @@ class BudgetService:
     is counted in the transaction that stores the step. A budget is checked before each step: one that is used up refuses
     new runs with BUDGET_EXCEEDED, and a run that meets its limit stops with STOP_REASON_BUDGET_EXCEEDED. What it has
     committed is kept. Each run that executes may exceed a limit by one step.
+
+    Budgets do not limit what is stored. The contents of an organization's files have a limit of their own, which the
+    operator sets (RESOURCE_EXHAUSTED, with the metadata limit and used); blocks, messages and passages are limited one by
+    one.
 
     Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
     returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.

@@ -60,7 +60,8 @@ class IdentityServiceStub:
     - the agents and blocks that no other identity is attached to, with everything that belongs to them alone;
     - in all other agents of the organization, also those that it is not attached to, the messages that it sent
       (sender_id), with what derives from them: the answers, tool calls and returns of these turns, episodes and facts of
-      any scope, later summaries, and the records of the runs. Words of others are kept;
+      any scope, later summaries, the records of the runs, and schedules that send such messages. Words of others are
+      kept;
     - the identity itself. It is detached from agents and blocks that are kept.
     What an agent that is kept wrote into its core memory and its archives is kept, because it does not name a sender.
     What an agent said to other agents, in a run of a group or with a tool, is kept as their input, with their answers
@@ -113,7 +114,8 @@ class IdentityServiceAsyncStub(IdentityServiceStub):
     - the agents and blocks that no other identity is attached to, with everything that belongs to them alone;
     - in all other agents of the organization, also those that it is not attached to, the messages that it sent
       (sender_id), with what derives from them: the answers, tool calls and returns of these turns, episodes and facts of
-      any scope, later summaries, and the records of the runs. Words of others are kept;
+      any scope, later summaries, the records of the runs, and schedules that send such messages. Words of others are
+      kept;
     - the identity itself. It is detached from agents and blocks that are kept.
     What an agent that is kept wrote into its core memory and its archives is kept, because it does not name a sender.
     What an agent said to other agents, in a run of a group or with a tool, is kept as their input, with their answers
@@ -208,7 +210,8 @@ class IdentityServiceServicer:
         - the agents and blocks that no other identity is attached to, with everything that belongs to them alone;
         - in all other agents of the organization, also those that it is not attached to, the messages that it sent
           (sender_id), with what derives from them: the answers, tool calls and returns of these turns, episodes and facts of
-          any scope, later summaries, and the records of the runs. Words of others are kept;
+          any scope, later summaries, the records of the runs, and schedules that send such messages. Words of others are
+          kept;
         - the identity itself. It is detached from agents and blocks that are kept.
         What an agent that is kept wrote into its core memory and its archives is kept, because it does not name a sender.
         What an agent said to other agents, in a run of a group or with a tool, is kept as their input, with their answers
