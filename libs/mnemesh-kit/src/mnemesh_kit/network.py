@@ -161,7 +161,8 @@ def is_private_address(host: str) -> bool:
         return not is_public(ipaddress.ip_address(host))
     except ValueError:
         # Systems take other numbers for addresses, too: 2130706433 and 127.1 are 127.0.0.1. No name looks like them.
-        return host.replace(".", "").isdecimal()
+        # HTTP clients turn other characters, such as a digit in a circle, into digits and dots.
+        return not host.isascii() or host.replace(".", "").isdecimal()
 
 
 def host_problem(url: str, hosts: Collection[str], setting: str, *, public_only: bool) -> str | None:

@@ -204,7 +204,8 @@ async def test_hosts_that_are_not_allowed_are_not_called(
 ) -> None:
     client = CallbackClient(hosts, public_only=public_only)
     try:
-        for url in (hook.url, hook.url.replace("127.0.0.1", "localhost")):
+        for host in ("127.0.0.1", "localhost", "①27.0.0.1", "127。0。0。1"):
+            url = hook.url.replace("127.0.0.1", host)
             result = await client.post(url, b"{}")
             assert result.status is None
             assert words in (result.error or "")
