@@ -41,16 +41,26 @@ _UNFINISHED: Final = sa.and_(
     sa.text("runs.status IN ('created', 'running')"),
     sa.or_(runs.c.id == _c.target_id, runs.c.batch_id == _c.target_id),
 )
+_IS_DUE: Final = sa.and_(
+    _c.due_at <= sa.bindparam("p_now", type_=_c.due_at.type),
+    _c.webhook_id.is_not(None) | ~sa.exists().where(_UNFINISHED),
+)
+_ANY_DUE: Final = Prepared(sa.select(_c.target_id).where(_IS_DUE).limit(1))
 _LONGEST_DUE: Final = (_c.due_at, _c.target_id)
+_TURN: Final = sa.func.row_number().over(partition_by=_c.organization_id, order_by=_LONGEST_DUE)
+# The rank is calculated without the bodies of a long queue.
+_first: Final = (
+    sa.select(_c.target_id, _TURN.label("turn"))
+    .where(_IS_DUE)
+    .order_by(_TURN, *_LONGEST_DUE)
+    .limit(sa.bindparam("p_limit", type_=sa.Integer))
+    .subquery()
+)
 _DUE: Final = Prepared(
     sa.select(callbacks, webhooks.c.document.label("webhook"))
+    .join(_first, _first.c.target_id == _c.target_id)
     .outerjoin(webhooks, webhooks.c.id == _c.webhook_id)
-    .where(
-        _c.due_at <= sa.bindparam("p_now", type_=_c.due_at.type),
-        _c.webhook_id.is_not(None) | ~sa.exists().where(_UNFINISHED),
-    )
-    .order_by(sa.func.row_number().over(partition_by=_c.organization_id, order_by=_LONGEST_DUE), *_LONGEST_DUE)
-    .limit(sa.bindparam("p_limit", type_=sa.Integer))
+    .order_by(_first.c.turn, *_LONGEST_DUE)
 )
 """Prepared, as gateways ask every second."""
 _DISABLED: Final = "The webhook was disabled."
@@ -69,7 +79,7 @@ class CallbackStore:
         Each is due again some time later unless `record` says that it is not.
         """
         now = self.clock.now()
-        if not await self.database.read(lambda conn: _DUE.first(conn, {"p_now": now, "p_limit": 1})):
+        if not await self.database.read(lambda conn: _ANY_DUE.first(conn, {"p_now": now})):
             return ()  # the usual case, without a write
 
         def write(conn: sa.Connection) -> list[ClaimedCallback]:
