@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from mnemesh.agents.v1 import agents_pb2, agents_service_pb2
 from mnemesh.tools.v1 import mcp_servers_pb2, mcp_servers_service_pb2
-from mnemesh_cli.agent_exports import RECORDS, export_agent, export_records, import_records
+from mnemesh_cli.agent_exports import RECORDS, export_records, import_records
 from mnemesh_client import Agent
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import new_id
@@ -66,7 +66,6 @@ async def test_secrets_of_an_agent_reach_its_tools_and_nothing_else(
     ]
     requests = " ".join(str(request.body) for request in fake_openai.requests)
     exported = tmp_path / "exported"
-    await export_agent(mesh.client, agent, exported)
     await export_records(mesh.client, agent.id, exported / RECORDS, lambda _: None)
     files = "".join(path.read_text() for path in exported.rglob("*") if path.is_file())
     for text in (str(memory), str(result), requests, files, capsys.readouterr().out):

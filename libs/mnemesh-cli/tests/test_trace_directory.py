@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mnemesh_cli import agent_exports
+from mnemesh_cli.agent_exports import RECORDS, Exported
 from mnemesh_cli.trace_files.directory import (
     ACTIVE,
     ARCHIVE,
@@ -88,14 +88,14 @@ def test_incomplete_last_line_is_skipped_and_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("content", "problem"), [(b'{"a": "\xff"}', "line 1: not JSON"), (None, "cannot be read")])
-def test_agent_file_that_cannot_be_read_is_refused(tmp_path: Path, content: bytes | None, problem: str) -> None:
-    path = tmp_path / agent_exports.BLOCKS
+def test_file_of_records_that_cannot_be_read_is_refused(tmp_path: Path, content: bytes | None, problem: str) -> None:
+    path = tmp_path / RECORDS
     path.mkdir() if content is None else path.write_bytes(content)
     with pytest.raises(InvalidArgument, match=problem) as error:
-        agent_exports.read(tmp_path, agent_exports.BLOCKS)
+        Exported.of(path)
     assert error.value.message.startswith(str(path))
 
 
-def test_agent_file_without_a_last_line_break_is_read(tmp_path: Path) -> None:
-    (tmp_path / agent_exports.SETTINGS).write_text('{"format": 1}')
-    assert agent_exports.read(tmp_path, agent_exports.SETTINGS) == [{"format": 1}]
+def test_file_of_records_without_a_last_line_break_is_read(tmp_path: Path) -> None:
+    (tmp_path / RECORDS).write_text('{"agent": {"id": "agent-1"}}')
+    assert Exported.of(tmp_path / RECORDS).agent_id == "agent-1"

@@ -3,17 +3,17 @@
 import asyncio
 import hashlib
 import os
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 from google.protobuf.message import Message
-from mnemesh.agents.v1 import agent_records_pb2, agents_pb2, agents_service_pb2, conversations_pb2
+from mnemesh.agents.v1 import agent_records_pb2, agents_service_pb2, conversations_pb2
 from mnemesh.archival.v1 import archives_pb2, archives_service_pb2, passages_service_pb2
 from mnemesh.archival.v1 import passages_service_pb2 as pb
-from mnemesh.blocks.v1 import blocks_pb2, blocks_service_pb2
+from mnemesh.blocks.v1 import blocks_service_pb2
 from mnemesh.recall.v1 import traces_pb2, traces_service_pb2
 from mnemesh.types.v1 import message_pb2
 from mnemesh_cli.trace_files.directory import (
@@ -22,7 +22,6 @@ from mnemesh_cli.trace_files.directory import (
     encode_json,
     line_error,
     parse_line,
-    read_lines,
     sync_directory,
 )
 from mnemesh_client.agent import Agent
@@ -34,14 +33,6 @@ if TYPE_CHECKING:
     from mnemesh_client.mnemesh import Mnemesh
 
 M = TypeVar("M", bound=Message)
-
-SETTINGS: Final = "agent.json"
-BLOCKS: Final = "blocks.jsonl"
-TOOLS: Final = "tools.jsonl"
-CONVERSATIONS: Final = "conversations.jsonl"
-ARCHIVES: Final = "archives.jsonl"
-PASSAGES: Final = "passages.jsonl"
-NAMES: Final = (SETTINGS, BLOCKS, TOOLS, CONVERSATIONS, ARCHIVES, PASSAGES)
 
 RECORDS: Final = "records.jsonl"
 """The name of the file in a directory."""
@@ -72,30 +63,6 @@ def from_line(line: Mapping[str, Any], message: M, name: str) -> M:
         return ParseDict(dict(line), message, ignore_unknown_fields=True)
     except ParseError as error:
         raise InvalidArgument(f"{name}: {error}", field=name) from error
-
-
-def write(directory: Path, name: str, lines: Iterable[Line]) -> int:
-    """Replaces a file. A crash leaves the old one or the new one. Returns the number of lines."""
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    new, count = directory / f".{name}.new", 0
-    with new.open("w", encoding="utf-8") as file:
-        for line in lines:
-            file.write(f"{encode_json(line)}\n")
-            count += 1
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(directory / name)
-    sync_directory(directory)
-    return count
-
-
-def read(directory: Path, name: str) -> list[Line]:
-    """Returns the lines of a file; an empty list if there is no file.
-
-    Raises:
-        InvalidArgument: the file cannot be read, or a line is not a JSON object.
-    """
-    return [line for _, line in read_lines(directory / name)]
 
 
 async def export_records(
@@ -205,80 +172,6 @@ def _requests(
     on_count(count)
 
 
-@dataclass(frozen=True, slots=True)
-class ExportCounts:
-    """The number of exported items, and the names of the secrets whose values are not exported."""
-
-    blocks: int
-    tools: int
-    conversations: int
-    archives: int
-    passages: int
-    secrets: tuple[str, ...]
-
-
-async def export_agent(
-    mnemesh: "Mnemesh", agent: "Agent", directory: Path, *, with_vectors: bool = False
-) -> ExportCounts:
-    """Writes everything of an agent but its trace files. Values of secrets are left out.
-
-    Args:
-        mnemesh: the client.
-        agent: the agent.
-        directory: the directory of the files.
-        with_vectors: also write the vectors of passages.
-
-    Raises:
-        Unavailable: a service cannot be reached. Files that were written before stay.
-    """
-    core = await mnemesh.blocks.core_memory(agent.id)
-    blocks = write(directory, BLOCKS, map(to_line, core.blocks))
-    tool_ids = [tool.tool_id for tool in agent.proto.tools if tool.tool_id and not tool.builtin]
-    tools = write(directory, TOOLS, [to_line(await mnemesh.tools.get(tool_id)) for tool_id in tool_ids])
-    conversations = [line async for line in _conversations(mnemesh, agent)]
-    archives = [archive async for archive in mnemesh.archives.list(agent_id=agent.id, order="asc")]
-    passages = [
-        to_line(passage)
-        for archive in archives
-        async for passage in mnemesh.passages.list(archive_id=archive.id, order="asc", vectors=with_vectors)
-    ]
-    counts = ExportCounts(
-        blocks=blocks,
-        tools=tools,
-        conversations=write(directory, CONVERSATIONS, conversations),
-        archives=write(directory, ARCHIVES, map(to_line, archives)),
-        passages=write(directory, PASSAGES, passages),
-        secrets=tuple(secret.key for secret in agent.proto.secrets),
-    )
-    # Last: an export that is interrupted creates no agent.
-    write(directory, SETTINGS, [{"format": 1, "agent": _settings(agent)}])
-    return counts
-
-
-def _settings(agent: "Agent") -> Line:
-    line = to_line(agent.proto)
-    for secret in line.get("secrets", ()):
-        secret.pop("value", None)
-    return line
-
-
-async def _conversations(mnemesh: "Mnemesh", agent: "Agent") -> AsyncIterator[Line]:
-    async for conversation in mnemesh.conversations.list(agent_id=agent.id, order="asc"):
-        blocks = [to_line(await mnemesh.blocks.get(block_id)) for block_id in conversation.isolated_block_ids]
-        summary = await _summary(mnemesh, conversation)
-        yield {
-            "conversation": to_line(conversation),
-            **({"blocks": blocks} if blocks else {}),
-            **({"summary_message": to_line(summary)} if summary is not None else {}),
-        }
-
-
-async def _summary(mnemesh: "Mnemesh", conversation: conversations_pb2.Conversation) -> message_pb2.Message | None:
-    """Returns the summary at the head of a window, which is not a trace; None if the window has none."""
-    window = await mnemesh.messages.window(conversation.id)
-    return next((message for message in window.messages if message.role == message_pb2.ROLE_SUMMARY), None)
-
-
 def vector_report(uses: Mapping[int, int], without: Collection[str] = ()) -> dict[str, Any]:
     """Returns the numbers of passages for programs: with kept vectors, and embedded again with the reason.
 
@@ -319,7 +212,40 @@ _OF_BLOCK: Final = (
 )
 
 
-async def restore_passages(mnemesh: "Mnemesh", agent: Agent, directory: Path) -> tuple[int, int, list[str]]:
+@dataclass(slots=True)
+class Exported:
+    """What an import into an existing agent needs of the records of an agent."""
+
+    agent_id: str | None = None
+    blocks: list[agent_records_pb2.BlockRecord] = field(default_factory=list)
+    conversations: list[conversations_pb2.Conversation] = field(default_factory=list)
+    archives: list[archives_pb2.Archive] = field(default_factory=list)
+    passages: list[archives_pb2.Passage] = field(default_factory=list)
+    summaries: dict[str, message_pb2.Message] = field(default_factory=dict)
+    """By id."""
+
+    @classmethod
+    def of(cls, path: Path) -> Self:
+        """Returns what a file has; nothing if there is no file. Raises InvalidArgument as `count_records`."""
+        found = cls()
+        for record in read_records(path) if path.exists() else ():
+            match record.WhichOneof("record"):
+                case "agent":
+                    found.agent_id = record.agent.id
+                case "block":
+                    found.blocks.append(record.block)
+                case "conversation":
+                    found.conversations.append(record.conversation)
+                case "archive":
+                    found.archives.append(record.archive)
+                case "passage":
+                    found.passages.append(record.passage.passage)
+                case "message" if record.message.role == message_pb2.ROLE_SUMMARY:
+                    found.summaries[record.message.id] = record.message
+        return found
+
+
+async def restore_passages(mnemesh: "Mnemesh", agent: Agent, exported: Exported) -> tuple[int, int, list[str]]:
     """Creates the archives and passages of an export that the agent does not have.
 
     An archive is known by its id or its name, and the archive that was created for an agent by that. A passage is known
@@ -328,22 +254,20 @@ async def restore_passages(mnemesh: "Mnemesh", agent: Agent, directory: Path) ->
     Returns:
         The number of new archives, the number of new passages, and the refusals of passages.
     """
-    given = [from_line(line, archives_pb2.Archive(), ARCHIVES) for line in read(directory, ARCHIVES)]
-    passages = [from_line(line, archives_pb2.Passage(), PASSAGES) for line in read(directory, PASSAGES)]
-    if not given and not passages:
+    if not exported.archives:
         return 0, 0, []
     own = [archive async for archive in mnemesh.archives.list(agent_id=agent.id, order="asc")]
     existing = {passage.id async for passage in mnemesh.passages.list(agent_id=agent.id)} if own else set()
     created, stored = 0, 0
     notes: list[str] = []
-    for archive in given:
+    for archive in exported.archives:
         target = next((InsertTarget(archive_id=each.id) for each in own if _is_same(each, archive)), None)
         if target is None:
             target = await _create(mnemesh, agent, archive)
             created += 1
         new = [
             _copy(passage, derive_id("passage", agent.id, passage.id))
-            for passage in passages
+            for passage in exported.passages
             if passage.archive_id == archive.id
             and existing.isdisjoint((passage.id, derive_id("passage", agent.id, passage.id)))
         ]
@@ -420,11 +344,10 @@ def _batches(passages: Sequence[archives_pb2.Passage]) -> Iterator[list[archives
 class ConversationImport:
     """Maps the conversations of an export to those of an agent."""
 
-    def __init__(self, mnemesh: "Mnemesh", agent: Agent, directory: Path, exported: agents_pb2.Agent | None) -> None:
+    def __init__(self, mnemesh: "Mnemesh", agent: Agent, exported: Exported) -> None:
         self._mnemesh = mnemesh
         self._agent = agent
         self._exported = exported
-        self._lines = read(directory, CONVERSATIONS)
         self._ids: dict[str, str] = {}
 
     async def create_missing(self, records: Sequence[traces_service_pb2.TraceRecord]) -> int:
@@ -434,13 +357,12 @@ class ConversationImport:
         not created.
         """
         created = 0
-        known = {} if not self._lines else await self._find_known(records)
+        known = {} if not self._exported.conversations else await self._find_known(records)
         used = {record.raw_trace.conversation_id for record in records}
-        for line in self._lines:
-            given = from_line(line.get("conversation", {}), conversations_pb2.Conversation(), CONVERSATIONS)
+        for given in self._exported.conversations:
             own_id = self._agent.proto.default_conversation_id if given.is_default else known.get(given.id)
             if own_id is None and given.id in used:
-                own_id = await self._create(given, line)
+                own_id = await self._create(given)
                 created += 1
             if own_id is None:
                 continue
@@ -455,11 +377,11 @@ class ConversationImport:
         return [*self._summaries(), *map(self._mapped, records)]
 
     def _summaries(self) -> Iterator[traces_service_pb2.TraceRecord]:
-        for line in self._lines:
-            conversation_id = self._ids.get(line.get("conversation", {}).get("id", ""))
-            if conversation_id is not None and "summary_message" in line:
-                summary = from_line(line["summary_message"], message_pb2.Message(), CONVERSATIONS)
-                snapshot = traces_pb2.TraceSnapshot(conversation_id=conversation_id, messages=[summary])
+        for given in self._exported.conversations:
+            head = next((id_ for id_ in given.message_ids if id_ in self._exported.summaries), None)
+            if given.id in self._ids and head is not None:
+                summary = self._exported.summaries[head]
+                snapshot = traces_pb2.TraceSnapshot(conversation_id=self._ids[given.id], messages=[summary])
                 yield traces_service_pb2.TraceRecord(snapshot=snapshot)
 
     def _mapped(self, record: traces_service_pb2.TraceRecord) -> traces_service_pb2.TraceRecord:
@@ -467,15 +389,14 @@ class ConversationImport:
         holder: Any = record.raw_trace if kind == "raw_trace" else getattr(record, kind or "episode").source
         if holder.conversation_id in self._ids:
             holder.conversation_id = self._ids[holder.conversation_id]
-        is_exporter = self._exported is not None and holder.agent_id == self._exported.id
-        if kind != "raw_trace" and is_exporter:
+        if kind != "raw_trace" and holder.agent_id == self._exported.agent_id:
             holder.agent_id = self._agent.id
         return record
 
     async def _find_known(self, records: Sequence[traces_service_pb2.TraceRecord]) -> dict[str, str]:
         """Returns the agent's conversation for each exported one that it has."""
         known = {item.id: item.id async for item in self._mnemesh.conversations.list(agent_id=self._agent.id)}
-        if all(line.get("conversation", {}).get("id") in known for line in self._lines):
+        if all(given.id in known for given in self._exported.conversations):
             return known
         exported = {record.raw_trace.id: record.raw_trace.conversation_id for record in records}
         async for record in self._mnemesh.traces.export(self._agent.id, kinds=("raw_trace",)):
@@ -484,7 +405,7 @@ class ConversationImport:
                 known.setdefault(exported[trace.id], trace.conversation_id)
         return known
 
-    async def _create(self, given: conversations_pb2.Conversation, line: Line) -> str:
+    async def _create(self, given: conversations_pb2.Conversation) -> str:
         new = conversations_pb2.Conversation()
         new.CopyFrom(given)
         for name in _CONVERSATION_OUTPUT_ONLY:
@@ -492,8 +413,8 @@ class ConversationImport:
         new.agent_id = self._agent.id
         request_id = derive_id("request", self._agent.id, given.id)
         created = await self._mnemesh.conversations.create(new, request_id=request_id)
-        values = [from_line(block, blocks_pb2.Block(), CONVERSATIONS) for block in line.get("blocks", ())]
-        by_label = {block.label: block.value for block in values}
+        own = [each.block for each in self._exported.blocks if each.conversation_id == given.id]
+        by_label = {block.label: block.value for block in own}
         for block_id in created.isolated_block_ids:
             block = await self._mnemesh.blocks.get(block_id)
             if block.label in by_label and block.value != by_label[block.label]:
@@ -529,11 +450,8 @@ class AgentImport:
         """
         self._mnemesh = mnemesh
         self._directory = directory
-        lines = {name: read(directory, name) for name in NAMES}
-        settings = lines[SETTINGS]
-        self._blocks = [from_line(line, blocks_pb2.Block(), BLOCKS) for line in lines[BLOCKS]]
+        self._exported = Exported.of(directory / RECORDS)
         self._records = list(TraceDirectory(directory).records())
-        self._settings = from_line(settings[0].get("agent", {}), agents_pb2.Agent(), SETTINGS) if settings else None
         self.counts = ImportCounts()
 
     async def run(self, key: str | None, *, window: bool = True) -> Agent:
@@ -548,7 +466,7 @@ class AgentImport:
         """
         agent = await self._mnemesh.agents.find(key or self._directory.name)
         await self._restore_blocks(agent)
-        conversations = ConversationImport(self._mnemesh, agent, self._directory, self._settings)
+        conversations = ConversationImport(self._mnemesh, agent, self._exported)
         self.counts.conversations = await conversations.create_missing(self._records)
         records = conversations.mapped(self._records)
         result = await self._mnemesh.traces.import_(agent.id, records, extend_window=window)
@@ -556,15 +474,16 @@ class AgentImport:
         self.counts.episodes, self.counts.facts = result.imported_episodes, result.imported_facts
         self.counts.skipped = result.skipped_records
         self.counts.archives, self.counts.passages, refused = await restore_passages(
-            self._mnemesh, agent, self._directory
+            self._mnemesh, agent, self._exported
         )
         self.counts.notes += refused
         return agent
 
     async def _restore_blocks(self, agent: Agent) -> None:
         """Creates the blocks whose labels the agent does not have. Other blocks are kept."""
-        existing = {block.label: block for block in (await agent.memory()).blocks} if self._blocks else {}
-        for block in self._blocks:
+        blocks = [each.block for each in self._exported.blocks if not each.conversation_id]
+        existing = {block.label: block for block in (await agent.memory()).blocks} if blocks else {}
+        for block in blocks:
             own = existing.get(block.label)
             if own is None:
                 request = blocks_service_pb2.CreateBlockRequest(

@@ -4,7 +4,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from mnemesh_cli.global_options import connection_of
@@ -41,93 +41,40 @@ def completer(noun: str) -> Complete:
 
 
 async def _names(ctx: typer.Context, noun: str) -> list[tuple[str, str]]:
+    rows, offered = _SOURCES[noun]
     async with connection_of(ctx).open(deadline=_SECONDS) as mnemesh:
-        return [row async for row in _SOURCES[noun](mnemesh)]
+        return [each async for row in rows(mnemesh) for each in offered(row)]
 
 
-async def _agents(mnemesh: "Mnemesh") -> AsyncIterator[tuple[str, str]]:
-    async for agent in mnemesh.agents.list(limit=_MOST):
-        yield agent.name, agent.id
-        yield agent.id, agent.name
+def _named(row: Any) -> list[tuple[str, str]]:
+    return [(row.name, row.id), (row.id, row.name)]
 
 
-async def _groups(mnemesh: "Mnemesh") -> AsyncIterator[tuple[str, str]]:
-    async for group in mnemesh.groups.list(limit=_MOST):
-        if group.description:
-            yield group.description, group.id
-        yield group.id, group.description
-
-
-async def _folders(mnemesh: "Mnemesh") -> AsyncIterator[tuple[str, str]]:
-    async for folder in mnemesh.folders.list(limit=_MOST):
-        yield folder.name, folder.description
-
-
-async def _tools(mnemesh: "Mnemesh") -> AsyncIterator[tuple[str, str]]:
-    async for tool in mnemesh.tools.list(limit=_MOST):
-        yield tool.name, tool.description.partition("\n")[0]
-
-
-async def _models(mnemesh: "Mnemesh") -> AsyncIterator[tuple[str, str]]:
-    async for model in mnemesh.models.list():
-        yield model.handle, model.display_name
-
-
-async def _providers(mnemesh: "Mnemesh") -> AsyncIterator[tuple[str, str]]:
-    async for provider in mnemesh.providers.list():
-        yield provider.name, provider.type
-
-
-async def _archives(mnemesh: "Mnemesh") -> AsyncIterator[tuple[str, str]]:
-    async for archive in mnemesh.archives.list(limit=_MOST):
-        yield archive.id, archive.name
-
-
-async def _blocks(mnemesh: "Mnemesh") -> AsyncIterator[tuple[str, str]]:
-    async for block in mnemesh.blocks.list(limit=_MOST):
-        yield block.id, block.label
-
-
-async def _runs(mnemesh: "Mnemesh") -> AsyncIterator[tuple[str, str]]:
-    async for run in mnemesh.runs.list(limit=_MOST // 10):
-        yield run.id, run.create_time.ToJsonString()[:16]
-
-
-async def _conversations(mnemesh: "Mnemesh") -> AsyncIterator[tuple[str, str]]:
-    async for conversation in mnemesh.conversations.list(limit=_MOST):
-        yield conversation.id, conversation.summary
-
-
-async def _identities(mnemesh: "Mnemesh") -> AsyncIterator[tuple[str, str]]:
-    async for identity in mnemesh.identities.list(limit=_MOST):
-        yield identity.id, identity.name
-
-
-async def _schedules(mnemesh: "Mnemesh") -> AsyncIterator[tuple[str, str]]:
-    async for schedule in mnemesh.schedules.list(limit=_MOST):
-        yield schedule.id, schedule.name
-
-
-async def _webhooks(mnemesh: "Mnemesh") -> AsyncIterator[tuple[str, str]]:
-    async for webhook in mnemesh.webhooks.list(limit=_MOST):
-        yield webhook.id, webhook.url
-
-
-_SOURCES: Final = {
-    "agent": _agents,
-    "archive": _archives,
-    "block": _blocks,
-    "conversation": _conversations,
-    "folder": _folders,
-    "group": _groups,
-    "identity": _identities,
-    "model": _models,
-    "provider": _providers,
-    "run": _runs,
-    "schedule": _schedules,
-    "tool": _tools,
-    "webhook": _webhooks,
+_SOURCES: "Final[dict[str, tuple[Callable[[Mnemesh], AsyncIterator[Any]], Callable[[Any], list[tuple[str, str]]]]]]" = {
+    "agent": (lambda mnemesh: mnemesh.agents.list(limit=_MOST), _named),
+    "archive": (lambda mnemesh: mnemesh.archives.list(limit=_MOST), lambda row: [(row.id, row.name)]),
+    "block": (lambda mnemesh: mnemesh.blocks.list(limit=_MOST), lambda row: [(row.id, row.label)]),
+    "conversation": (lambda mnemesh: mnemesh.conversations.list(limit=_MOST), lambda row: [(row.id, row.summary)]),
+    "folder": (lambda mnemesh: mnemesh.folders.list(limit=_MOST), lambda row: [(row.name, row.description)]),
+    "group": (
+        lambda mnemesh: mnemesh.groups.list(limit=_MOST),
+        lambda row: [*([(row.description, row.id)] if row.description else ()), (row.id, row.description)],
+    ),
+    "identity": (lambda mnemesh: mnemesh.identities.list(limit=_MOST), lambda row: [(row.id, row.name)]),
+    "model": (lambda mnemesh: mnemesh.models.list(), lambda row: [(row.handle, row.display_name)]),
+    "provider": (lambda mnemesh: mnemesh.providers.list(), lambda row: [(row.name, row.type)]),
+    "run": (
+        lambda mnemesh: mnemesh.runs.list(limit=_MOST // 10),
+        lambda row: [(row.id, row.create_time.ToJsonString()[:16])],
+    ),
+    "schedule": (lambda mnemesh: mnemesh.schedules.list(limit=_MOST), lambda row: [(row.id, row.name)]),
+    "tool": (
+        lambda mnemesh: mnemesh.tools.list(limit=_MOST),
+        lambda row: [(row.name, row.description.partition("\n")[0])],
+    ),
+    "webhook": (lambda mnemesh: mnemesh.webhooks.list(limit=_MOST), lambda row: [(row.id, row.url)]),
 }
+"""By kind of resource: what yields its rows, and what of a row is offered, each with its description."""
 
 
 AgentArgument = Annotated[

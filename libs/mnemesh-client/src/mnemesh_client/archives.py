@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Literal
 
-from google.protobuf import field_mask_pb2
 from mnemesh.archival.v1 import (
     archives_pb2,
     archives_service_pb2,
@@ -18,7 +17,7 @@ from mnemesh.archival.v1 import (
 from mnemesh_kit.errors import DeadlineExceeded, InvalidArgument, MnemeshError
 from mnemesh_kit.retries import Backoff
 
-from mnemesh_client.inputs import SearchModeName, json_text, optional_timestamp, present_fields
+from mnemesh_client.inputs import SearchModeName, json_text, optional_timestamp, present_fields, update_request
 from mnemesh_client.paging import Order, paginate, sort_order, whole_answer
 from mnemesh_client.patience import Patience
 from mnemesh_client.results import Hits
@@ -102,12 +101,7 @@ class ArchivesClient:
 
         A new embedder embeds all passages again in the background. `wait` returns when that is done.
         """
-        if "metadata" in fields:
-            fields["metadata"] = json_text(fields["metadata"])
-        request = archives_service_pb2.UpdateArchiveRequest(
-            archive=archives_pb2.Archive(id=archive_id, **present_fields(**fields)),
-            update_mask=field_mask_pb2.FieldMask(paths=list(fields)),
-        )
+        request = update_request(archives_service_pb2.UpdateArchiveRequest, "archive", archive_id, fields)
         return (await self.stub.UpdateArchive(request)).archive
 
     async def wait(
@@ -284,13 +278,7 @@ class PassagesClient:
 
     async def update(self, passage_id: str, **fields: Any) -> archives_pb2.Passage:
         """Updates the text, tags or metadata of a passage. A new text is embedded again."""
-        if "metadata" in fields:
-            fields["metadata"] = json_text(fields["metadata"])
-        present = present_fields(**fields)
-        request = passages_service_pb2.UpdatePassageRequest(
-            passage=archives_pb2.Passage(id=passage_id, **present),
-            update_mask=field_mask_pb2.FieldMask(paths=list(fields)),
-        )
+        request = update_request(passages_service_pb2.UpdatePassageRequest, "passage", passage_id, fields)
         return (await self.stub.UpdatePassage(request)).passage
 
     async def delete(self, passage_id: str) -> None:

@@ -3,10 +3,9 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
-from google.protobuf import field_mask_pb2
 from mnemesh.blocks.v1 import blocks_pb2, blocks_service_pb2, blocks_service_pb2_grpc
 
-from mnemesh_client.inputs import json_text, present_fields
+from mnemesh_client.inputs import json_text, update_request
 from mnemesh_client.paging import Order, paginate, sort_order, whole_answer
 from mnemesh_client.transport import Channel
 
@@ -71,12 +70,8 @@ class BlocksClient:
 
     async def update(self, block_id: str, *, base_revision: int | None = None, **fields: Any) -> blocks_pb2.Block:
         """Updates fields of a block (label, value, description, limit, read_only, tags, …). None clears a field."""
-        present = present_fields(**fields)
-        request = blocks_service_pb2.UpdateBlockRequest(
-            block=blocks_pb2.Block(id=block_id, **present),
-            update_mask=field_mask_pb2.FieldMask(paths=list(fields)),
-            base_revision=base_revision,
-        )
+        kind = blocks_service_pb2.UpdateBlockRequest
+        request = update_request(kind, "block", block_id, fields, base_revision=base_revision)
         return (await self.stub.UpdateBlock(request)).block
 
     async def delete(self, block_id: str) -> None:

@@ -3,11 +3,10 @@
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-from google.protobuf import field_mask_pb2
 from mnemesh.agents.v1 import conversations_pb2, conversations_service_pb2, conversations_service_pb2_grpc, runs_pb2
 from mnemesh_kit.ids import new_id
 
-from mnemesh_client.inputs import present_fields
+from mnemesh_client.inputs import update_request
 from mnemesh_client.paging import Order, paginate, sort_order
 from mnemesh_client.transport import Channel
 
@@ -45,10 +44,8 @@ class ConversationsClient:
 
     async def update(self, conversation_id: str, **fields: Any) -> conversations_pb2.Conversation:
         """Updates fields of a conversation (summary, model, …). None clears a field."""
-        request = conversations_service_pb2.UpdateConversationRequest(
-            conversation=conversations_pb2.Conversation(id=conversation_id, **present_fields(**fields)),
-            update_mask=field_mask_pb2.FieldMask(paths=list(fields)),
-        )
+        kind = conversations_service_pb2.UpdateConversationRequest
+        request = update_request(kind, "conversation", conversation_id, fields)
         return (await self.stub.UpdateConversation(request)).conversation
 
     async def fork(

@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from google.protobuf import field_mask_pb2
 from mnemesh.recall.v1 import (
     episodes_pb2,
     episodes_service_pb2,
@@ -14,7 +13,7 @@ from mnemesh.recall.v1 import (
 )
 from mnemesh_kit.errors import InvalidArgument
 
-from mnemesh_client.inputs import SearchModeName, json_text, optional_timestamp, present_fields
+from mnemesh_client.inputs import SearchModeName, json_text, optional_timestamp, present_fields, update_request
 from mnemesh_client.paging import Order, paginate, sort_order, whole_answer
 from mnemesh_client.transport import Channel
 
@@ -125,12 +124,7 @@ class EpisodesClient:
 
     async def update(self, episode_id: str, **fields: Any) -> episodes_pb2.Episode:
         """Updates the summary, tags, salience or metadata of an episode."""
-        if "metadata" in fields:
-            fields["metadata"] = json_text(fields["metadata"])
-        request = episodes_service_pb2.UpdateEpisodeRequest(
-            episode=episodes_pb2.Episode(id=episode_id, **present_fields(**fields)),
-            update_mask=field_mask_pb2.FieldMask(paths=list(fields)),
-        )
+        request = update_request(episodes_service_pb2.UpdateEpisodeRequest, "episode", episode_id, fields)
         return (await self.stub.UpdateEpisode(request)).episode
 
     async def delete(self, episode_id: str) -> None:
@@ -274,12 +268,7 @@ class FactsClient:
 
     async def update(self, fact_id: str, **fields: Any) -> episodes_pb2.Fact:
         """Updates the tags, salience, confidence or metadata of a fact. For another text, use `supersede`."""
-        if "metadata" in fields:
-            fields["metadata"] = json_text(fields["metadata"])
-        request = episodes_service_pb2.UpdateFactRequest(
-            fact=episodes_pb2.Fact(id=fact_id, **present_fields(**fields)),
-            update_mask=field_mask_pb2.FieldMask(paths=list(fields)),
-        )
+        request = update_request(episodes_service_pb2.UpdateFactRequest, "fact", fact_id, fields)
         return (await self.stub.UpdateFact(request)).fact
 
     async def supersede(

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from google.protobuf import field_mask_pb2
 from mnemesh.files.v1 import (
     files_pb2,
     files_service_pb2,
@@ -20,7 +19,7 @@ from mnemesh_kit.time import timestamp_to_proto
 
 from mnemesh_client import uploads
 from mnemesh_client.errors import FileProcessingFailed
-from mnemesh_client.inputs import is_id, json_text, new_request_id, present_fields
+from mnemesh_client.inputs import is_id, json_text, new_request_id, update_request
 from mnemesh_client.paging import Order, paginate, sort_order
 from mnemesh_client.patience import Patience, patiently
 from mnemesh_client.transport import Channel, sleep
@@ -131,13 +130,8 @@ class FoldersClient:
 
     async def update(self, folder_id: str, *, request_id: str = "", **fields: Any) -> files_pb2.Folder:
         """Updates fields of a folder (name, description, instructions, metadata). None clears a field."""
-        if "metadata" in fields:
-            fields["metadata"] = json_text(fields["metadata"])
-        request = folders_service_pb2.UpdateFolderRequest(
-            request_id=request_id,
-            folder=files_pb2.Folder(id=folder_id, **present_fields(**fields)),
-            update_mask=field_mask_pb2.FieldMask(paths=list(fields)),
-        )
+        kind = folders_service_pb2.UpdateFolderRequest
+        request = update_request(kind, "folder", folder_id, fields, request_id=request_id)
         return (await self.stub.UpdateFolder(request)).folder
 
     async def delete(self, folder_id: str, *, request_id: str = "") -> None:

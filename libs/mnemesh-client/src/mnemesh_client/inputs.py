@@ -7,9 +7,10 @@ import textwrap
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from google.protobuf import timestamp_pb2
+from google.protobuf.message import Message
 from mnemesh.agents.v1 import agents_pb2, runs_pb2
 from mnemesh.blocks.v1 import blocks_pb2
 from mnemesh.tools.v1 import tools_pb2
@@ -32,6 +33,7 @@ Blocks = Mapping[str, str] | Sequence[blocks_pb2.Block]
 Input = str | runs_pb2.InputMessage | Sequence[runs_pb2.InputMessage]
 SearchModeName = Literal["hybrid", "text", "vector"]
 ToolSource = str | Callable[..., Any]
+R = TypeVar("R", bound=Message)
 
 
 def new_request_id() -> str:
@@ -135,6 +137,22 @@ def source_text(tool: ToolSource) -> str:
 def present_fields(**fields: Any) -> dict[str, Any]:
     """Returns the fields that are not None. Setting a field of a oneof to None would still select it."""
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def update_request(kind: type[R], resource: str, id_: str, fields: Mapping[str, Any], **more: Any) -> R:
+    """Returns the request that sets fields of a resource; None clears one. `metadata` may be a mapping.
+
+    Args:
+        kind: the type of the request.
+        resource: the name of its field that has the resource.
+        id_: the id of the resource.
+        fields: the new values by name, which are the paths of the mask.
+        more: further fields of the request.
+    """
+    values = {**present_fields(**fields), "id": id_}
+    if "metadata" in values:
+        values["metadata"] = json_text(values["metadata"])
+    return kind(update_mask={"paths": fields}, **{resource: values}, **more)
 
 
 def is_id(key: str, kind: str) -> bool:

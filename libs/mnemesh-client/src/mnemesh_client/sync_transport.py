@@ -4,6 +4,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from functools import partialmethod
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
 import grpc
@@ -17,9 +18,6 @@ from mnemesh_kit.transport import CHANNEL_OPTIONS, RETIRED_SECONDS
 # gRPC's other kind of synchronous stream can hang if it has a retry policy and the server crashes while it begins:
 # neither its deadline nor a cancellation ends it.
 _UNHANGING: Final = (ChannelOptions.SingleThreadedUnaryStream, 1)
-
-Serializer = Callable[[Any], bytes] | None
-Deserializer = Callable[[bytes], Any] | None
 
 
 class Channels(OutgoingCalls["Channel"]):
@@ -47,51 +45,27 @@ class Channel(grpc.Channel):
         self._channels = channels
         self._connections = _Connections(target, channels.tls)
 
-    def unary_unary(
+    def _method(
         self,
+        kind: str,
         method: str,
-        request_serializer: Serializer = None,
-        response_deserializer: Deserializer = None,
+        request_serializer: Callable[[Any], bytes] | None = None,
+        response_deserializer: Callable[[bytes], Any] | None = None,
         _registered_method: bool | None = False,
     ) -> Any:
-        """Returns a callable from a request to its response."""
-        serializer = adding_request_id(method, request_serializer)
-        return self._single(method, lambda channel: channel.unary_unary(method, serializer, response_deserializer))
+        """Returns a callable from a request, or an iterator of them, to a response, or an iterator of them.
 
-    def unary_stream(
-        self,
-        method: str,
-        request_serializer: Serializer = None,
-        response_deserializer: Deserializer = None,
-        _registered_method: bool | None = False,
-    ) -> Any:
-        """Returns a callable from a request to an iterator of responses."""
-        serializer = adding_request_id(method, request_serializer)
-        return self._streaming(method, lambda channel: channel.unary_stream(method, serializer, response_deserializer))
+        gRPC reads an iterator of requests in a thread.
+        """
+        unary = kind.startswith("unary")
+        serializer = adding_request_id(method, request_serializer) if unary else request_serializer
+        of = self._streaming if kind.endswith("stream") else self._single
+        return of(method, lambda channel: getattr(channel, kind)(method, serializer, response_deserializer))
 
-    def stream_unary(
-        self,
-        method: str,
-        request_serializer: Serializer = None,
-        response_deserializer: Deserializer = None,
-        _registered_method: bool | None = False,
-    ) -> Any:
-        """Returns a callable from an iterator of requests to one response. gRPC reads the iterator in a thread."""
-        return self._single(
-            method, lambda channel: channel.stream_unary(method, request_serializer, response_deserializer)
-        )
-
-    def stream_stream(
-        self,
-        method: str,
-        request_serializer: Serializer = None,
-        response_deserializer: Deserializer = None,
-        _registered_method: bool | None = False,
-    ) -> Any:
-        """Returns a callable from an iterator of requests to an iterator of responses."""
-        return self._streaming(
-            method, lambda channel: channel.stream_stream(method, request_serializer, response_deserializer)
-        )
+    unary_unary = partialmethod(_method, "unary_unary")
+    unary_stream = partialmethod(_method, "unary_stream")
+    stream_unary = partialmethod(_method, "stream_unary")
+    stream_stream = partialmethod(_method, "stream_stream")
 
     def subscribe(self, callback: Callable[[grpc.ChannelConnectivity], None], try_to_connect: bool = False) -> None:
         """Calls back when the state of the connection changes."""

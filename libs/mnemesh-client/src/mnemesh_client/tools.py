@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Literal
 
-from google.protobuf import duration_pb2, field_mask_pb2
+from google.protobuf import duration_pb2
 from mnemesh.tools.v1 import (
     execution_service_pb2,
     execution_service_pb2_grpc,
@@ -17,7 +17,7 @@ from mnemesh.tools.v1 import (
 )
 from mnemesh_kit.time import optional_timestamp_to_proto
 
-from mnemesh_client.inputs import ToolSource, npm_requirements, package_requirements, present_fields, source_text
+from mnemesh_client.inputs import ToolSource, npm_requirements, package_requirements, source_text, update_request
 from mnemesh_client.paging import Order, paginate, sort_order, whole_answer
 from mnemesh_client.transport import Channel
 
@@ -109,10 +109,7 @@ class ToolsClient:
 
     async def update(self, tool_id: str, **fields: Any) -> tools_pb2.Tool:
         """Updates fields of a tool (description, source_code, tags, …). None clears a field."""
-        request = tools_service_pb2.UpdateToolRequest(
-            tool=tools_pb2.Tool(id=tool_id, **present_fields(**fields)),
-            update_mask=field_mask_pb2.FieldMask(paths=list(fields)),
-        )
+        request = update_request(tools_service_pb2.UpdateToolRequest, "tool", tool_id, fields)
         return (await self.stub.UpdateTool(request)).tool
 
     def list(
@@ -138,11 +135,7 @@ class ToolsClient:
 
     async def set_secrets(self, tool_id: str, secrets: Mapping[str, str | None]) -> tools_pb2.Tool:
         """Replaces all environment variables of a tool. None as a value keeps the stored one."""
-        request = tools_service_pb2.UpdateToolRequest(
-            tool=tools_pb2.Tool(id=tool_id, secrets=_secrets(secrets)),
-            update_mask=field_mask_pb2.FieldMask(paths=["secrets"]),
-        )
-        return (await self.stub.UpdateTool(request)).tool
+        return await self.update(tool_id, secrets=_secrets(secrets))
 
     async def delete(self, tool_id: str) -> None:
         """Deletes a tool."""

@@ -4,7 +4,7 @@ The module wraps the callables of a channel, because gRPC's client interceptors 
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from functools import cached_property
+from functools import cached_property, partialmethod
 from typing import Any
 
 import grpc
@@ -62,44 +62,22 @@ class Channel(grpc.aio.Channel):
         self._target = target
         self._connections = Connections(target, channels.tls)
 
-    def unary_unary(
+    def _method(
         self,
+        kind: str,
         method: str,
         request_serializer: Callable[[Any], bytes] | None = None,
         response_deserializer: Callable[[bytes], Any] | None = None,
         _registered_method: bool | None = False,
     ) -> Any:
-        return _Single(self, "unary_unary", method, request_serializer, response_deserializer)
+        """Returns a callable from a request, or an iterator of them, to a response, or an iterator of them."""
+        of = _Streaming if kind.endswith("stream") else _Single
+        return of(self, kind, method, request_serializer, response_deserializer)
 
-    def unary_stream(
-        self,
-        method: str,
-        request_serializer: Callable[[Any], bytes] | None = None,
-        response_deserializer: Callable[[bytes], Any] | None = None,
-        _registered_method: bool | None = False,
-    ) -> Any:
-        """Returns a callable from a request to an asynchronous iterator of responses."""
-        return _Streaming(self, "unary_stream", method, request_serializer, response_deserializer)
-
-    def stream_unary(
-        self,
-        method: str,
-        request_serializer: Callable[[Any], bytes] | None = None,
-        response_deserializer: Callable[[bytes], Any] | None = None,
-        _registered_method: bool | None = False,
-    ) -> Any:
-        """Returns a callable from an iterator of requests to one response."""
-        return _Single(self, "stream_unary", method, request_serializer, response_deserializer)
-
-    def stream_stream(
-        self,
-        method: str,
-        request_serializer: Callable[[Any], bytes] | None = None,
-        response_deserializer: Callable[[bytes], Any] | None = None,
-        _registered_method: bool | None = False,
-    ) -> Any:
-        """Returns a callable from an iterator of requests to an asynchronous iterator of responses."""
-        return _Streaming(self, "stream_stream", method, request_serializer, response_deserializer)
+    unary_unary = partialmethod(_method, "unary_unary")
+    unary_stream = partialmethod(_method, "unary_stream")
+    stream_unary = partialmethod(_method, "stream_unary")
+    stream_stream = partialmethod(_method, "stream_stream")
 
     def inner(self, kind: str, method: str, serialize: Any, parse: Any) -> Any:
         """Returns what calls a method without the work of this module: in this process if it has the server."""

@@ -5,7 +5,6 @@ import hashlib
 import json
 import signal
 import sys
-from collections.abc import Iterable
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -14,13 +13,11 @@ from typing import Annotated, Any, Final
 import typer
 from mnemesh.agents.v1 import agent_records_pb2
 from mnemesh.agents.v1.agents_service_pb2 import ImportOptions
-from mnemesh_cli import agent_exports
 from mnemesh_cli.agent_exports import (
     RECORDS,
     AgentImport,
     ImportCounts,
     count_records,
-    export_agent,
     export_records,
     import_records,
     vector_lines,
@@ -323,19 +320,12 @@ async def _export(
         record: dict[str, Any] = {"agent_id": agent.id, "path": str(directory.path), "lines": count}
         exported = ""
         if not traces_only:
-            counts = await export_agent(mnemesh, agent, directory.path, with_vectors=with_vectors)
             with counted_bar("Exporting", "records") as on_count:
                 record["records"] = await export_records(
                     mnemesh, agent.id, directory.path / RECORDS, on_count, with_vectors=with_vectors
                 )
-            record |= asdict(counts)
-            exported = (
-                f", {count_text(counts.blocks, 'block')}, {count_text(counts.tools, 'tool')},"
-                f" {count_text(counts.conversations, 'conversation')},"
-                f" {count_text(counts.passages, 'passage')} in {count_text(counts.archives, 'archive')}"
-            )
-            if counts.secrets:
-                notice(_secrets(counts.secrets))
+            exported = f", {count_text(record['records'], 'record')}"
+            _report_secrets(agent)
         text = f"{directory.path}: {count} lines of traces, episodes and facts{exported}"
         print_done(text, record)
         if interval is not None:
@@ -349,12 +339,13 @@ async def _export_file(connection: Connection, key: str, path: Path, *, with_vec
             count = await export_records(mnemesh, agent.id, path, on_count, with_vectors=with_vectors)
         record = {"agent_id": agent.id, "path": str(path), "records": count}
         print_done(f"{path}: {count_text(count, 'record')} of {agent.name}", record)
-        if agent.proto.secrets:
-            notice(_secrets(secret.key for secret in agent.proto.secrets))
+        _report_secrets(agent)
 
 
-def _secrets(names: Iterable[str]) -> str:
-    return f"the values of these secrets are not exported: {', '.join(names)}"
+def _report_secrets(agent: Agent) -> None:
+    if agent.proto.secrets:
+        names = ", ".join(secret.key for secret in agent.proto.secrets)
+        notice(f"the values of these secrets are not exported: {names}")
 
 
 async def _import(connection: Connection, base: Path, key: str | None, model: str | None, *, window: bool) -> None:
@@ -426,7 +417,7 @@ def _import_report(agent: Agent, counts: ImportCounts) -> str:
 
 
 def _agent_directories(base: Path) -> list[Path]:
-    if any((base / name).exists() for name in (ACTIVE, ARCHIVE, EPISODES, FACTS, RECORDS, *agent_exports.NAMES)):
+    if any((base / name).exists() for name in (ACTIVE, ARCHIVE, EPISODES, FACTS, RECORDS)):
         return [base.resolve()]
     directories = sorted(path for path in (base / "agents").glob("*") if path.is_dir())
     if not directories:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from google.protobuf import field_mask_pb2
 from mnemesh.agents.v1 import agents_pb2, agents_service_pb2, agents_service_pb2_grpc, groups_service_pb2, runs_pb2
 from mnemesh.archival.v1 import archives_pb2, passages_service_pb2
 from mnemesh.blocks.v1 import blocks_pb2
@@ -14,7 +13,7 @@ from mnemesh.files.v1 import agent_files_service_pb2_grpc
 from mnemesh.recall.v1 import messages_service_pb2
 from mnemesh.types.v1 import message_pb2
 from mnemesh_client.errors import RunFailed
-from mnemesh_client.inputs import Input, input_messages, new_request_id, present_fields, text_of
+from mnemesh_client.inputs import Input, input_messages, new_request_id, text_of, update_request
 from mnemesh_client.results import Hits
 from mnemesh_client.sync.agent_files import AgentFiles
 from mnemesh_client.sync.archives import PassagesClient
@@ -241,12 +240,8 @@ class Agent:
 
         `system_prompt_key` replaces the system prompt with the one under that key; see `client.prompts`.
         """
-        present = present_fields(**fields)
-        request = agents_service_pb2.UpdateAgentRequest(
-            system_prompt_key=system_prompt_key,
-            agent=agents_pb2.Agent(id=self.id, **present),
-            update_mask=field_mask_pb2.FieldMask(paths=list(fields)),
-        )
+        kind = agents_service_pb2.UpdateAgentRequest
+        request = update_request(kind, "agent", self.id, fields, system_prompt_key=system_prompt_key)
         self.proto = self._stub.UpdateAgent(request).agent
         return self
 

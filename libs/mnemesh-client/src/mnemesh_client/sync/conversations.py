@@ -4,9 +4,8 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
-from google.protobuf import field_mask_pb2
 from mnemesh.agents.v1 import conversations_pb2, conversations_service_pb2, conversations_service_pb2_grpc, runs_pb2
-from mnemesh_client.inputs import present_fields
+from mnemesh_client.inputs import update_request
 from mnemesh_client.sync.paging import Order, paginate, sort_order
 from mnemesh_client.sync_transport import Channel
 from mnemesh_kit.ids import new_id
@@ -45,10 +44,8 @@ class ConversationsClient:
 
     def update(self, conversation_id: str, **fields: Any) -> conversations_pb2.Conversation:
         """Updates fields of a conversation (summary, model, …). None clears a field."""
-        request = conversations_service_pb2.UpdateConversationRequest(
-            conversation=conversations_pb2.Conversation(id=conversation_id, **present_fields(**fields)),
-            update_mask=field_mask_pb2.FieldMask(paths=list(fields)),
-        )
+        kind = conversations_service_pb2.UpdateConversationRequest
+        request = update_request(kind, "conversation", conversation_id, fields)
         return self.stub.UpdateConversation(request).conversation
 
     def fork(

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from google.protobuf import field_mask_pb2
 from mnemesh.recall.v1 import (
     episodes_pb2,
     episodes_service_pb2,
@@ -13,7 +12,7 @@ from mnemesh.recall.v1 import (
     memory_findings_pb2,
     messages_service_pb2,
 )
-from mnemesh_client.inputs import SearchModeName, json_text, optional_timestamp, present_fields
+from mnemesh_client.inputs import SearchModeName, json_text, optional_timestamp, present_fields, update_request
 from mnemesh_client.sync.paging import Order, paginate, sort_order, whole_answer
 from mnemesh_client.sync_transport import Channel
 from mnemesh_kit.errors import InvalidArgument
@@ -125,12 +124,7 @@ class EpisodesClient:
 
     def update(self, episode_id: str, **fields: Any) -> episodes_pb2.Episode:
         """Updates the summary, tags, salience or metadata of an episode."""
-        if "metadata" in fields:
-            fields["metadata"] = json_text(fields["metadata"])
-        request = episodes_service_pb2.UpdateEpisodeRequest(
-            episode=episodes_pb2.Episode(id=episode_id, **present_fields(**fields)),
-            update_mask=field_mask_pb2.FieldMask(paths=list(fields)),
-        )
+        request = update_request(episodes_service_pb2.UpdateEpisodeRequest, "episode", episode_id, fields)
         return self.stub.UpdateEpisode(request).episode
 
     def delete(self, episode_id: str) -> None:
@@ -274,12 +268,7 @@ class FactsClient:
 
     def update(self, fact_id: str, **fields: Any) -> episodes_pb2.Fact:
         """Updates the tags, salience, confidence or metadata of a fact. For another text, use `supersede`."""
-        if "metadata" in fields:
-            fields["metadata"] = json_text(fields["metadata"])
-        request = episodes_service_pb2.UpdateFactRequest(
-            fact=episodes_pb2.Fact(id=fact_id, **present_fields(**fields)),
-            update_mask=field_mask_pb2.FieldMask(paths=list(fields)),
-        )
+        request = update_request(episodes_service_pb2.UpdateFactRequest, "fact", fact_id, fields)
         return self.stub.UpdateFact(request).fact
 
     def supersede(

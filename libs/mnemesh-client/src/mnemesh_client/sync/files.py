@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from google.protobuf import field_mask_pb2
 from mnemesh.files.v1 import (
     files_pb2,
     files_service_pb2,
@@ -16,7 +15,7 @@ from mnemesh.files.v1 import (
     folders_service_pb2_grpc,
 )
 from mnemesh_client.errors import FileProcessingFailed
-from mnemesh_client.inputs import is_id, json_text, new_request_id, present_fields
+from mnemesh_client.inputs import is_id, json_text, new_request_id, update_request
 from mnemesh_client.sync import uploads
 from mnemesh_client.sync.paging import Order, paginate, sort_order
 from mnemesh_client.sync.patience import Patience, patiently
@@ -131,13 +130,8 @@ class FoldersClient:
 
     def update(self, folder_id: str, *, request_id: str = "", **fields: Any) -> files_pb2.Folder:
         """Updates fields of a folder (name, description, instructions, metadata). None clears a field."""
-        if "metadata" in fields:
-            fields["metadata"] = json_text(fields["metadata"])
-        request = folders_service_pb2.UpdateFolderRequest(
-            request_id=request_id,
-            folder=files_pb2.Folder(id=folder_id, **present_fields(**fields)),
-            update_mask=field_mask_pb2.FieldMask(paths=list(fields)),
-        )
+        kind = folders_service_pb2.UpdateFolderRequest
+        request = update_request(kind, "folder", folder_id, fields, request_id=request_id)
         return self.stub.UpdateFolder(request).folder
 
     def delete(self, folder_id: str, *, request_id: str = "") -> None:

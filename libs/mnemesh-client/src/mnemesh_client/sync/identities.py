@@ -4,9 +4,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from google.protobuf import field_mask_pb2
 from mnemesh.agents.v1 import agents_pb2, identities_pb2, identities_service_pb2, identities_service_pb2_grpc
-from mnemesh_client.inputs import present_fields
+from mnemesh_client.inputs import present_fields, update_request
 from mnemesh_client.sync.paging import paginate
 from mnemesh_client.sync_transport import Channel
 from mnemesh_kit.errors import InvalidArgument
@@ -73,10 +72,7 @@ class IdentitiesClient:
 
     def update(self, identity_id: str, **fields: Any) -> identities_pb2.Identity:
         """Updates fields of an identity (name, identifier_key, …). None clears a field."""
-        request = identities_service_pb2.UpdateIdentityRequest(
-            identity=identities_pb2.Identity(id=identity_id, **present_fields(**fields)),
-            update_mask=field_mask_pb2.FieldMask(paths=list(fields)),
-        )
+        request = update_request(identities_service_pb2.UpdateIdentityRequest, "identity", identity_id, fields)
         return self.stub.UpdateIdentity(request).identity
 
     def set_properties(self, identity_id: str, properties: Mapping[str, str]) -> identities_pb2.Identity:

@@ -2,15 +2,15 @@
 
 import asyncio
 import hashlib
-import socket
 from collections.abc import Callable
 from typing import Any, Self
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+
+from mnemesh_testkit.fakes.served_app import ServedApp, listen
 
 
 class FakeEmbedder:
@@ -37,17 +37,14 @@ class FakeEmbedder:
 
     async def __aenter__(self) -> Self:
         app = Starlette(routes=[Route("/v1/embeddings", self._answer, methods=["POST"])])
-        config = uvicorn.Config(app, log_config=None, log_level="critical", lifespan="off", timeout_graceful_shutdown=1)
-        self._server = uvicorn.Server(config)
-        listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
-        self._serving = asyncio.create_task(self._server.serve(sockets=[listener]))
+        listener, url = listen()
+        self.url = f"{url}/v1"
+        self._served = ServedApp(app, listener)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self.open.set()
-        self._server.should_exit = True
-        await self._serving
+        await self._served.stop()
 
     async def _answer(self, request: Request) -> JSONResponse:
         body: dict[str, Any] = await request.json()
@@ -82,18 +79,14 @@ class FakeReranker:
 
     async def __aenter__(self) -> Self:
         app = Starlette(routes=[Route("/{form}/rerank", self._answer, methods=["POST"])])
-        config = uvicorn.Config(app, log_config=None, log_level="critical", lifespan="off", timeout_graceful_shutdown=1)
-        self._server = uvicorn.Server(config)
-        listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        self._serving = asyncio.create_task(self._server.serve(sockets=[listener]))
+        listener, self.url = listen()
+        self._served = ServedApp(app, listener)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         if self.hold is not None:
             self.hold.set()
-        self._server.should_exit = True
-        await self._serving
+        await self._served.stop()
 
     async def _answer(self, request: Request) -> Response:
         body = await request.json()

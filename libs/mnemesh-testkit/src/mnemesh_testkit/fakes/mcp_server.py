@@ -5,7 +5,6 @@ import base64
 import hashlib
 import json
 import secrets
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -13,13 +12,14 @@ from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import mcp_types as types
-import uvicorn
 from mcp.server.lowlevel import Server
 from mcp.server.sse import SseServerTransport
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
+
+from mnemesh_testkit.fakes.served_app import ServedApp, listen
 
 
 @dataclass
@@ -177,19 +177,12 @@ async def _list(*_: Any) -> types.ListToolsResult:
 async def protected(**settings: Any) -> AsyncIterator[Protected]:
     """Runs both servers."""
     found = Protected(**settings)
-    listener = socket.create_server(("127.0.0.1", 0))
-    found.base = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    config = uvicorn.Config(found.app(), log_config=None, lifespan="on", timeout_graceful_shutdown=0)
-    web = uvicorn.Server(config)
-    web.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
-    task = asyncio.create_task(web.serve(sockets=[listener]))
+    listener, found.base = listen()
+    served = ServedApp(found.app(), listener, lifespan=True, grace_seconds=0)
     try:
         yield found
     finally:
-        for connection in list(web.server_state.connections):
-            connection.transport.abort()
-        web.should_exit = web.force_exit = True
-        await task
+        await served.abort()
 
 
 PNG = base64.b64decode("iVBORw0KGgo=")
@@ -222,35 +215,26 @@ class Remote:
     proceed: asyncio.Event = field(default_factory=asyncio.Event)
     """The tool "steps" reports half of its progress, and waits for this."""
     url: str = ""
-    _web: uvicorn.Server | None = None
-    _task: asyncio.Task[None] | None = None
+    _served: ServedApp | None = None
 
     async def start(self, kind: str = "streamable_http") -> None:
         """Serves at the port of before, or at a free one."""
         port = int(self.url.split(":")[2].split("/")[0]) if self.url else 0
-        listener = socket.create_server(("127.0.0.1", port))
-        path = "/sse" if kind == "sse" else "/mcp"
-        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}{path}"
+        listener, url = listen(port)
+        self.url = f"{url}/{'sse' if kind == 'sse' else 'mcp'}"
         server = Server("remote", on_list_tools=self._list, on_call_tool=self._call)
         app = _sse_app(server) if kind == "sse" else server.streamable_http_app()
-        config = uvicorn.Config(self._guarded(app), log_config=None, lifespan="on", timeout_graceful_shutdown=0)
-        self._web = uvicorn.Server(config)
-        self._web.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
-        self._task = asyncio.create_task(self._web.serve(sockets=[listener]))
+        self._served = ServedApp(self._guarded(app), listener, lifespan=True, grace_seconds=0)
 
     async def stop(self) -> None:
         """Ends every connection and the server."""
-        assert self._web is not None
-        assert self._task is not None
-        self.drop()
-        self._web.should_exit = self._web.force_exit = True
-        await self._task
+        assert self._served is not None
+        await self._served.abort()
 
     def drop(self) -> None:
         """Breaks every connection."""
-        assert self._web is not None
-        for connection in list(self._web.server_state.connections):
-            connection.transport.abort()
+        assert self._served is not None
+        self._served.drop()
 
     async def _list(self, *_: Any) -> types.ListToolsResult:
         if self.hangs:

@@ -4,15 +4,15 @@ Like the real ones, it refuses requests that do not have the form of its API or 
 """
 
 import asyncio
-import socket
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+
+from mnemesh_testkit.fakes.served_app import ServedApp, listen
 
 KEY: Final = "key-of-the-provider"
 _EXA_FIELDS: Final = {
@@ -61,20 +61,14 @@ class FakeSearchProvider:
             Route("/brave/news/search", self._brave),
             Route("/searxng/search", self._searxng),
         ]
-        config = uvicorn.Config(
-            Starlette(routes=routes), log_config=None, log_level="critical", lifespan="off", timeout_graceful_shutdown=1
-        )
-        self._server = uvicorn.Server(config)
-        listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        self._serving = asyncio.create_task(self._server.serve(sockets=[listener]))
+        listener, self.url = listen()
+        self._served = ServedApp(Starlette(routes=routes), listener)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         if self.hold is not None:
             self.hold.set()
-        self._server.should_exit = True
-        await self._serving
+        await self._served.stop()
 
     async def _early(
         self, request: Request, given: dict[str, Any], key: str | None, known: set[str]

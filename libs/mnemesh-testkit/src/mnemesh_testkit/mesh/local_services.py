@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, partialmethod
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -120,19 +120,23 @@ class LocalChannel:
     def add_registered_method_handlers(self, service: str, handlers: dict[str, Any]) -> None:
         self._handlers |= {f"/{service}/{name}": handler for name, handler in handlers.items()}
 
-    def unary_unary(
-        self, method: str, request_serializer: Callable[[Any], bytes], response_deserializer: Callable[[bytes], Any],
+    def _single(
+        self,
+        kind: str,
+        method: str,
+        request_serializer: Callable[[Any], bytes],
+        response_deserializer: Callable[[bytes], Any],
         _registered_method: bool = False,
-    ) -> Callable[..., Any]:  # fmt: skip
-        """Returns a callable from a request to its response. It raises the errors that a `Channel` would raise."""
+    ) -> Callable[..., Any]:
+        """Returns a callable from a request, or requests, to a response. It raises the errors of a `Channel`."""
         handler = self._handlers[method]
 
         async def call(request: Any, **_: Any) -> Any:
             await async_failpoint("call.before", method)
             try:
-                received = handler.request_deserializer(request_serializer(request))
+                received = _received(handler, request, request_serializer)
                 with self._as_caller():
-                    response = handler.response_serializer(await handler.unary_unary(received, None))
+                    response = handler.response_serializer(await getattr(handler, kind)(received, None))
             except Exception as error:
                 raise self._remote(typed_error(error)) from error
             await async_failpoint("call.after", method)
@@ -140,61 +144,21 @@ class LocalChannel:
 
         return call
 
-    def stream_unary(
-        self, method: str, request_serializer: Callable[[Any], bytes], response_deserializer: Callable[[bytes], Any],
+    def _streaming(
+        self,
+        kind: str,
+        method: str,
+        request_serializer: Callable[[Any], bytes],
+        response_deserializer: Callable[[bytes], Any],
         _registered_method: bool = False,
-    ) -> Callable[..., Any]:  # fmt: skip
-        """Returns a callable from an asynchronous iterator of requests to their response; see `unary_unary`."""
-        handler = self._handlers[method]
-
-        async def call(requests: AsyncIterator[Any], **_: Any) -> Any:
-            async def received() -> AsyncIterator[Any]:
-                async for request in requests:
-                    yield handler.request_deserializer(request_serializer(request))
-
-            try:
-                with self._as_caller():
-                    response = handler.response_serializer(await handler.stream_unary(received(), None))
-            except Exception as error:
-                raise self._remote(typed_error(error)) from error
-            return response_deserializer(response)
-
-        return call
-
-    def unary_stream(
-        self, method: str, request_serializer: Callable[[Any], bytes], response_deserializer: Callable[[bytes], Any],
-        _registered_method: bool = False,
-    ) -> Callable[..., Any]:  # fmt: skip
-        """Returns a callable from a request to an asynchronous iterator of responses; see `unary_unary`."""
+    ) -> Callable[..., Any]:
+        """Returns a callable from a request, or requests, to an asynchronous iterator of responses; see `_single`."""
         handler = self._handlers[method]
 
         async def call(request: Any, **_: Any) -> AsyncIterator[Any]:
-            received = handler.request_deserializer(request_serializer(request))
-            with self._as_caller():
-                responses = handler.unary_stream(received, None)
-            try:
-                async for response in responses:
-                    yield response_deserializer(handler.response_serializer(response))
-            except Exception as error:
-                raise self._remote(typed_error(error)) from error
-
-        return call
-
-    def stream_stream(
-        self, method: str, request_serializer: Callable[[Any], bytes], response_deserializer: Callable[[bytes], Any],
-        _registered_method: bool = False,
-    ) -> Callable[..., Any]:  # fmt: skip
-        """Returns a callable from requests to an asynchronous iterator of responses; see `unary_unary`."""
-        handler = self._handlers[method]
-
-        async def call(requests: AsyncIterator[Any], **_: Any) -> AsyncIterator[Any]:
-            async def received() -> AsyncIterator[Any]:
-                async for request in requests:
-                    yield handler.request_deserializer(request_serializer(request))
-
             await async_failpoint("call.before", method)
             with self._as_caller():
-                responses = handler.stream_stream(received(), None)
+                responses = getattr(handler, kind)(_received(handler, request, request_serializer), None)
             try:
                 async with aclosing(responses):
                     async for response in responses:
@@ -203,6 +167,11 @@ class LocalChannel:
                 raise self._remote(typed_error(error)) from error
 
         return call
+
+    unary_unary = partialmethod(_single, "unary_unary")
+    stream_unary = partialmethod(_single, "stream_unary")
+    unary_stream = partialmethod(_streaming, "unary_stream")
+    stream_stream = partialmethod(_streaming, "stream_stream")
 
     def _as_caller(self) -> AbstractContextManager[Principal]:
         caller = current_principal()
@@ -217,6 +186,13 @@ class LocalChannel:
         MnemeshError.__init__(remote, error.message)
         remote.code, remote.reason, remote.metadata = error.code, error.reason, dict(error.metadata)
         return remote
+
+
+def _received(handler: Any, request: Any, serialize: Callable[[Any], bytes]) -> Any:
+    """Returns what a server receives of a request, or of an asynchronous iterator of requests."""
+    if not handler.request_streaming:
+        return handler.request_deserializer(serialize(request))
+    return (handler.request_deserializer(serialize(each)) async for each in request)
 
 
 class ChannelOnDemand:

@@ -41,6 +41,10 @@ PROTO_SERVICES: Final[Mapping[str, tuple[str, str]]] = {
 """Full name of a proto service → the service of the mesh that implements it, and the module of its stub."""
 
 
+def _stub_of(service: str) -> property:
+    return property(lambda stubs: stubs[service])
+
+
 class Stubs:
     """One stub per proto service, created on first use.
 
@@ -62,62 +66,15 @@ class Stubs:
             stub = self._stubs[service] = kind(self._channels.channel(self._addresses[owner]))
         return stub
 
-    @property
-    def agents(self) -> Any:
-        """mnemesh.agents.v1.AgentService."""
-        return self["mnemesh.agents.v1.AgentService"]
-
-    @property
-    def runs(self) -> Any:
-        """mnemesh.agents.v1.RunService."""
-        return self["mnemesh.agents.v1.RunService"]
-
-    @property
-    def blocks(self) -> Any:
-        """mnemesh.blocks.v1.BlockService."""
-        return self["mnemesh.blocks.v1.BlockService"]
-
-    @property
-    def messages(self) -> Any:
-        """mnemesh.recall.v1.MessageService."""
-        return self["mnemesh.recall.v1.MessageService"]
-
-    @property
-    def archives(self) -> Any:
-        """mnemesh.archival.v1.ArchiveService."""
-        return self["mnemesh.archival.v1.ArchiveService"]
-
-    @property
-    def passages(self) -> Any:
-        """mnemesh.archival.v1.PassageService."""
-        return self["mnemesh.archival.v1.PassageService"]
-
-    @property
-    def embeddings(self) -> Any:
-        """mnemesh.archival.v1.EmbeddingService."""
-        return self["mnemesh.archival.v1.EmbeddingService"]
-
-    @property
-    def tools(self) -> Any:
-        """mnemesh.tools.v1.ToolService."""
-        return self["mnemesh.tools.v1.ToolService"]
-
-    @property
-    def execution(self) -> Any:
-        """mnemesh.tools.v1.ExecutionService."""
-        return self["mnemesh.tools.v1.ExecutionService"]
-
-    @property
-    def folders(self) -> Any:
-        """mnemesh.files.v1.FolderService."""
-        return self["mnemesh.files.v1.FolderService"]
-
-    @property
-    def files(self) -> Any:
-        """mnemesh.files.v1.FileService."""
-        return self["mnemesh.files.v1.FileService"]
-
-    @property
-    def agent_files(self) -> Any:
-        """mnemesh.files.v1.AgentFileService."""
-        return self["mnemesh.files.v1.AgentFileService"]
+    agents = _stub_of("mnemesh.agents.v1.AgentService")
+    runs = _stub_of("mnemesh.agents.v1.RunService")
+    blocks = _stub_of("mnemesh.blocks.v1.BlockService")
+    messages = _stub_of("mnemesh.recall.v1.MessageService")
+    archives = _stub_of("mnemesh.archival.v1.ArchiveService")
+    passages = _stub_of("mnemesh.archival.v1.PassageService")
+    embeddings = _stub_of("mnemesh.archival.v1.EmbeddingService")
+    tools = _stub_of("mnemesh.tools.v1.ToolService")
+    execution = _stub_of("mnemesh.tools.v1.ExecutionService")
+    folders = _stub_of("mnemesh.files.v1.FolderService")
+    files = _stub_of("mnemesh.files.v1.FileService")
+    agent_files = _stub_of("mnemesh.files.v1.AgentFileService")

@@ -14,12 +14,12 @@ from mnemesh_types.twin import enum_from_proto
 
 from mnemesh_files.model.agent_files import AgentFileOrder, view_of
 from mnemesh_files.rpc.convert import (
+    GREP_RESULT,
     agent_file_to_proto,
     directories_to_proto,
     file_request_from_proto,
     filter_from_proto,
     grep_query_from_proto,
-    grep_result_to_proto,
     limits_from_proto,
     reference_from_proto,
 )
@@ -121,7 +121,7 @@ class AgentFilesServicer(pb_grpc.AgentFileServiceServicer):
     async def GrepFiles(self, request: pb.GrepFilesRequest, context: Any) -> pb.GrepFilesResponse:
         agent_id = require_id(request.agent_id, "agent", "agent_id")
         found = await self._grep.grep(current_principal(), agent_id, grep_query_from_proto(request))
-        return grep_result_to_proto(found)
+        return GREP_RESULT.to_proto(found)
 
     async def SearchFiles(self, request: pb.SearchFilesRequest, context: Any) -> pb.SearchFilesResponse:
         offset = offset_from_token(request)

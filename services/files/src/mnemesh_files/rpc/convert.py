@@ -13,7 +13,7 @@ from mnemesh_kit.ids import require_id, require_ids
 from mnemesh_kit.text import require_line, require_no_nul
 from mnemesh_kit.time import optional_timestamp_to_proto, timestamp_to_proto
 from mnemesh_types.files import FileFilter, FileHeader, FileLimits, FolderFilter
-from mnemesh_types.twin import enum_of, number_of
+from mnemesh_types.twin import Conversion, enum_of, number_of
 
 from mnemesh_files.model.agent_files import (
     AgentFileFilter,
@@ -119,6 +119,13 @@ def piece_from_proto(data: bytes) -> bytes:
 
 MAX_REFERENCE_CHARACTERS: Final = 600
 enum_of(rpc.AgentFileOrderBy, AgentFileOrder, "ATTACHED", ATTACHED="CREATE_TIME", USED="LAST_ACCESS_TIME")
+_REQUEST: Final = Conversion(rpc.FileRequest, FileRequest, file=None)
+_FILTER: Final = Conversion(rpc.ListAgentFilesRequest, AgentFileFilter)
+_FILE: Final = Conversion(
+    pb.AgentFile, HeldFile, create_time="attached_at", last_access_time="used_at", view=None, update_time=None
+)
+GREP_RESULT: Final = Conversion(rpc.GrepFilesResponse, GrepResult, total_matches="total")
+"""The result of a search by pattern."""
 
 
 def reference_from_proto(message: rpc.FileReference, field: str) -> FileReference:
@@ -130,11 +137,7 @@ def reference_from_proto(message: rpc.FileReference, field: str) -> FileReferenc
 
 def file_request_from_proto(message: rpc.FileRequest, field: str) -> FileRequest:
     """Returns a request for a window. Raises InvalidArgument."""
-    return FileRequest(
-        reference_from_proto(message.file, f"{field}.file"),
-        message.offset if message.HasField("offset") else None,
-        message.length if message.HasField("length") else None,
-    )
+    return _REQUEST.from_proto(message, field, file=reference_from_proto(message.file, f"{field}.file"))
 
 
 def limits_from_proto(request: rpc.SetFileLimitsRequest) -> FileLimits | None:
@@ -146,29 +149,19 @@ def limits_from_proto(request: rpc.SetFileLimitsRequest) -> FileLimits | None:
 
 def filter_from_proto(request: rpc.ListAgentFilesRequest) -> AgentFileFilter:
     """Returns the filter of a list of files. Raises InvalidArgument."""
-    return AgentFileFilter(
-        require_id(request.folder_id, "source", "folder_id") if request.HasField("folder_id") else None,
-        request.is_open if request.HasField("is_open") else None,
-    )
+    if request.HasField("folder_id"):
+        require_id(request.folder_id, "source", "folder_id")
+    return _FILTER.from_proto(request)
 
 
 def agent_file_to_proto(shown: ShownFile, *, with_text: bool) -> pb.AgentFile:
     """Returns a file of an agent as a message."""
     file = shown.file
-    return pb.AgentFile(
-        agent_id=file.agent_id,
-        file_id=file.file_id,
-        folder_id=file.folder_id,
-        name=file.name,
-        is_open=file.is_open,
+    return _FILE.to_proto(
+        file,
         view=None if shown.view is None else shown.view.to_proto(),
         visible_content=shown.text if with_text and file.is_open else None,
         truncated=shown.truncated,
-        status=number_of(file.status),
-        last_access_time=optional_timestamp_to_proto(file.used_at),
-        media_type=file.media_type,
-        size_bytes=file.size_bytes,
-        create_time=timestamp_to_proto(file.attached_at),
         update_time=timestamp_to_proto(max(file.attached_at, file.updated_at or file.attached_at)),
     )
 
@@ -216,18 +209,4 @@ def grep_query_from_proto(request: rpc.GrepFilesRequest) -> GrepQuery:
         request.context_lines if request.HasField("context_lines") else DEFAULT_CONTEXT_LINES,
         request.offset,
         request.limit,
-    )
-
-
-def grep_result_to_proto(result: GrepResult) -> rpc.GrepFilesResponse:
-    """Returns the result of a search by pattern as a message."""
-    return rpc.GrepFilesResponse(
-        matches=[match.to_proto() for match in result.matches],
-        total_matches=result.total,
-        files=[file.to_proto() for file in result.files],
-        files_searched=result.files_searched,
-        skipped=[file.to_proto() for file in result.skipped],
-        capped=result.capped,
-        timed_out=result.timed_out,
-        next_offset=result.next_offset,
     )

@@ -1,12 +1,11 @@
 """The input, the results and the errors of a contact with a server."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final
 
-import msgspec
 from mnemesh_kit.network import IpAddress
 from mnemesh_kit.unicode import well_formed
 from mnemesh_sandbox.redaction import Redactor
@@ -66,14 +65,6 @@ class OAuthState:
         names = ("client_secret", "access_token", "refresh_token")
         return {name: found[name] for name in names if isinstance(found.get(name), str)}
 
-    def to_json(self) -> str:
-        return msgspec.json.encode(self).decode()
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Returns the state of `to_json`."""
-        return msgspec.json.decode(text, type=cls)
-
 
 @dataclass(frozen=True, slots=True)
 class OAuthBegun:
@@ -94,15 +85,6 @@ class OAuthBegun:
     def __repr__(self) -> str:
         """Shows no value."""
         return "OAuthBegun()"
-
-    def to_json(self) -> str:
-        """Returns the values as JSON."""
-        return msgspec.json.encode(self).decode()
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Returns the values of `to_json`."""
-        return msgspec.json.decode(text, type=cls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,16 +150,10 @@ class RemoteResult:
     structured: dict[str, Any] | None = None
 
 
-class McpEvents(Protocol):
-    """Receives what happens to servers outside of calls."""
-
-    async def on_authorization_changed(self, target: McpTarget, state: OAuthState) -> None:
-        """The tokens of a server were renewed."""
-        ...
-
-    async def on_tools_changed(self, target: McpTarget, listing: Listing) -> None:
-        """A server announced that its tools changed, and they were read again."""
-        ...
+OnAuthorizationChanged = Callable[[McpTarget, OAuthState], Awaitable[None]]
+"""Receives the tokens of a server when they were renewed."""
+OnToolsChanged = Callable[[McpTarget, Listing], Awaitable[None]]
+"""Receives the tools of a server that announced that they changed."""
 
 
 class McpContactFailed(Exception):

@@ -13,10 +13,11 @@ from mnemesh_tools.mcp_clients.contracts import (
     Allowed,
     Listing,
     McpContactFailed,
-    McpEvents,
     McpLimits,
     McpTarget,
     OAuthState,
+    OnAuthorizationChanged,
+    OnToolsChanged,
     RemoteResult,
 )
 from mnemesh_tools.model.mcp_servers import TransportType
@@ -46,16 +47,17 @@ class McpPool:
         self._allowed = allowed
         self.limits = limits
         self._programs = programs
-        self._events: McpEvents | None = None
+        self._on_authorization: OnAuthorizationChanged | None = None
+        self._on_tools: OnToolsChanged | None = None
         self._parts: tuple[Transports, McpAuthorizations] | None = None
         self._changed: dict[McpTarget, asyncio.Task[None]] = {}
         self._sessions: dict[McpTarget, McpSession] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._locks: dict[McpTarget, asyncio.Lock] = {}
 
-    def listen(self, events: McpEvents) -> None:
+    def listen(self, on_authorization: OnAuthorizationChanged, on_tools: OnToolsChanged) -> None:
         """Reports what happens outside of calls."""
-        self._events = events
+        self._on_authorization, self._on_tools = on_authorization, on_tools
 
     async def probe(self, target: McpTarget, seconds: float) -> Listing:
         """Returns the tools of a server: through a session of its own, which is closed again, or that of its program.
@@ -157,11 +159,11 @@ class McpPool:
 
     def _note_change(self, target: McpTarget) -> None:
         """Reads the tools of a server that announced a change; once for several announcements."""
-        if target.is_stored and self._events is not None and target not in self._changed:
-            task = self._changed[target] = asyncio.create_task(self._read_changed(target, self._events))
+        if target.is_stored and self._on_tools is not None and target not in self._changed:
+            task = self._changed[target] = asyncio.create_task(self._read_changed(target, self._on_tools))
             task.add_done_callback(lambda _: self._changed.pop(target, None))
 
-    async def _read_changed(self, target: McpTarget, events: McpEvents) -> None:
+    async def _read_changed(self, target: McpTarget, on_tools: OnToolsChanged) -> None:
         await asyncio.sleep(self.limits.settle_seconds)
         session = self._sessions.get(target)
         if session is None or not session.is_open:
@@ -170,11 +172,11 @@ class McpPool:
             listing = await session.list_tools(self.limits.list_seconds)
         except McpContactFailed:
             return  # the next refresh shows the cause
-        await events.on_tools_changed(target, listing)
+        await on_tools(target, listing)
 
     async def _on_authorization_changed(self, target: McpTarget, state: OAuthState) -> None:
-        if self._events is not None:
-            await self._events.on_authorization_changed(target, state)
+        if self._on_authorization is not None:
+            await self._on_authorization(target, state)
 
     async def _with_session(self, target: McpTarget, call: "Callable[[McpSession], Awaitable[T]]", ends: float) -> T:
         """Runs a call. If the pooled session is not usable any more, the call runs once more in a new one."""

@@ -1,9 +1,9 @@
-"""Conversions between the rows of MCP servers and domain values."""
+"""The rows of MCP servers, of the tools that they report, and of authorizations and runs."""
 
-import base64
 from collections.abc import Collection, Sequence
+from dataclasses import fields
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import sqlalchemy as sa
@@ -12,100 +12,57 @@ from mnemesh_kit.errors import RequestIdReused
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.sql.pages import paginate
-from mnemesh_types.tools import McpServerStatus, OAuthGrant, Requirement, SchemaStatus
+from mnemesh_types.tools import McpServerStatus, SchemaStatus
 
 from mnemesh_tools.model.mcp_servers import (
     McpAuthorization,
-    McpAuthorizationStatus,
     McpContact,
     McpServer,
     McpServerFilter,
     McpServerOrder,
     McpTransport,
-    TransportType,
 )
-from mnemesh_tools.model.mcp_settings import McpOAuth, McpProgram, McpSecret, OAuthSession
 from mnemesh_tools.model.mcp_tools import McpRun, McpTool, McpToolOrder, RemoteTool
 from mnemesh_tools.model.packages import PackageSet
 from mnemesh_tools.model.tools import ToolSpec
 from mnemesh_tools.store.tables import mcp_authorizations, mcp_package_locks, mcp_runs, mcp_servers, mcp_tools
 
+_OWN: Final = tuple(item.name for item in fields(McpServer) if item.name not in {"transport", "metadata", "contact"})
+_OF_CONTACT: Final = ("contact_at", "refresh_at", "tool_count", "protocol_version")
+_OF_REMOTE: Final = ("name", "description", "input_schema", "output_schema", "annotations")
+
 
 def server_to_row(server: McpServer) -> dict[str, Any]:
     """Returns the column values of a server, whose secrets are sealed."""
-    transport, contact = server.transport, server.contact
     return {
-        "id": server.id,
-        "organization_id": server.organization_id,
-        "name": server.name,
-        "transport": transport.type.value,
-        "settings": {
-            "url": transport.url,
-            "auth_header": transport.auth_header,
-            "token": None if transport.token is None else _secret_to_json(transport.token),
-            "secrets": [_secret_to_json(secret) for secret in transport.secrets],
-            "oauth": None if transport.oauth is None else _oauth_to_json(transport.oauth),
-            **_program_to_json(transport.program),
-        },
+        **{name: getattr(server, name) for name in _OWN},
+        **{name: getattr(server.contact, name) for name in _OF_CONTACT},
+        "transport": server.transport.type.value,
+        "settings": msgspec.to_builtins(server.transport),
         "metadata_json": server.metadata,
-        "status": contact.status.value,
-        "status_message": contact.message,
-        "contact_at": contact.contact_at,
-        "refresh_at": contact.refresh_at,
-        "tool_count": contact.tool_count,
-        "protocol_version": contact.protocol_version,
-        "revision": server.revision,
-        "created_at": server.created_at,
-        "updated_at": server.updated_at,
-        "created_by_id": server.created_by_id,
-        "last_updated_by_id": server.last_updated_by_id,
+        "status": server.contact.status.value,
+        "status_message": server.contact.message,
     }
 
 
 def server_from_row(row: sa.Row[Any]) -> McpServer:
-    settings = row.settings
+    columns = row._mapping
+    contact = {name: columns[name] for name in _OF_CONTACT}
     return McpServer(
-        id=row.id,
-        organization_id=row.organization_id,
-        name=row.name,
-        transport=McpTransport(
-            type=TransportType(row.transport),
-            url=settings["url"],
-            auth_header=settings["auth_header"],
-            token=None if settings["token"] is None else _secret_from_json(settings["token"]),
-            secrets=tuple(_secret_from_json(value) for value in settings["secrets"]),
-            oauth=_oauth_from_json(settings.get("oauth")),
-            program=_program_from_json(settings),
-        ),
-        metadata=row._mapping["metadata_json"],
-        contact=McpContact(
-            status=McpServerStatus(row.status),
-            message=row.status_message,
-            contact_at=row.contact_at,
-            refresh_at=row.refresh_at,
-            tool_count=row.tool_count,
-            protocol_version=row.protocol_version,
-        ),
-        revision=row.revision,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
-        created_by_id=row.created_by_id,
-        last_updated_by_id=row.last_updated_by_id,
+        **{name: columns[name] for name in _OWN},
+        transport=msgspec.convert(row.settings, McpTransport),
+        metadata=columns["metadata_json"],
+        contact=McpContact(McpServerStatus(row.status), row.status_message, **contact),
     )
 
 
 def tool_to_row(tool: McpTool, organization_id: str) -> dict[str, Any]:
     """Returns the column values of a tool."""
-    remote = tool.remote
     return {
+        **{name: getattr(tool.remote, name) for name in _OF_REMOTE},
         "id": tool.tool_id,
         "organization_id": organization_id,
         "server_id": tool.server_id,
-        "name": remote.name,
-        "description": remote.description,
-        "input_schema": remote.input_schema,
-        "output_schema": remote.output_schema,
-        "annotations": remote.annotations,
         "json_schema": tool.json_schema,
         "status": tool.status.value,
         "reasons": list(tool.reasons),
@@ -119,7 +76,7 @@ def tool_from_row(row: sa.Row[Any]) -> McpTool:
     return McpTool(
         tool_id=row.id,
         server_id=row.server_id,
-        remote=RemoteTool(row.name, row.description, row.input_schema, row.output_schema, row.annotations),
+        remote=RemoteTool(**{name: getattr(row, name) for name in _OF_REMOTE}),
         json_schema=row.json_schema,
         status=SchemaStatus(row.status),
         reasons=tuple(row.reasons),
@@ -129,120 +86,24 @@ def tool_from_row(row: sa.Row[Any]) -> McpTool:
     )
 
 
-def _secret_to_json(secret: McpSecret) -> dict[str, str | None]:
-    sealed = None if secret.sealed is None else base64.b64encode(secret.sealed).decode()
-    return {"name": secret.name, "value": secret.value, "sealed": sealed}
-
-
-def _secret_from_json(value: dict[str, Any]) -> McpSecret:
-    sealed = value["sealed"]
-    return McpSecret(value["name"], value["value"], None if sealed is None else base64.b64decode(sealed))
-
-
-def _program_to_json(program: McpProgram) -> dict[str, Any]:
-    return {
-        "command": program.command,
-        "args": list(program.args),
-        "pip_requirements": [[item.name, item.version] for item in program.pip_requirements],
-        "npm_requirements": [[item.name, item.version] for item in program.npm_requirements],
-        "network_hosts": list(program.network_hosts),
-        "persistent_directory": program.persistent_directory,
-    }
-
-
-def _program_from_json(settings: dict[str, Any]) -> McpProgram:
-    return McpProgram(
-        settings["command"],
-        tuple(settings["args"]),
-        tuple(Requirement(name, version) for name, version in settings["pip_requirements"]),
-        tuple(Requirement(name, version) for name, version in settings["npm_requirements"]),
-        tuple(settings["network_hosts"]),
-        settings["persistent_directory"],
-    )
-
-
-def _oauth_to_json(oauth: McpOAuth) -> dict[str, Any]:
-    session = oauth.session
-    return {
-        "grant": oauth.grant.value,
-        "client_id": oauth.client_id,
-        "client_secret": None if oauth.client_secret is None else _secret_to_json(oauth.client_secret),
-        "scope": oauth.scope,
-        "issuer": oauth.issuer,
-        "session": None if session is None else base64.b64encode(session.sealed).decode(),
-        "expires_at": None if session is None or session.expires_at is None else session.expires_at.isoformat(),
-    }
-
-
-def _oauth_from_json(value: dict[str, Any] | None) -> McpOAuth | None:
-    if value is None:
-        return None
-    expires_at = None if value["expires_at"] is None else datetime.fromisoformat(value["expires_at"])
-    session = None if value["session"] is None else OAuthSession(base64.b64decode(value["session"]), expires_at)
-    secret = None if value["client_secret"] is None else _secret_from_json(value["client_secret"])
-    return McpOAuth(OAuthGrant(value["grant"]), value["client_id"], secret, value["scope"], value["issuer"], session)
-
-
-_columns = mcp_authorizations.c
-
-
-def find_authorization(conn: sa.Connection, *conditions: sa.ColumnElement[bool]) -> McpAuthorization | None:
-    """Returns the authorization that meets these conditions, or None."""
-    row = conn.execute(sa.select(mcp_authorizations).where(*conditions)).first()
-    return None if row is None else _from_row(row)
-
-
 def find_by_state(conn: sa.Connection, state_hash: str) -> McpAuthorization | None:
     """Returns the authorization of any organization with this state, or None."""
-    return find_authorization(conn, _columns.state_hash == state_hash)
-
-
-def put_authorization(conn: sa.Connection, authorization: McpAuthorization, most: int) -> None:
-    """Stores an authorization instead of that of its server, and keeps the newest `most` of its organization."""
-    conn.execute(mcp_authorizations.delete().where(_columns.server_id == authorization.server_id))
-    own = _columns.organization_id == authorization.organization_id
-    newest = sa.select(_columns.server_id).where(own).order_by(_columns.created_at.desc()).limit(most - 1)
-    conn.execute(mcp_authorizations.delete().where(own, _columns.server_id.not_in(newest)))
-    conn.execute(mcp_authorizations.insert().values(_to_row(authorization)))
-
-
-def update_authorization(conn: sa.Connection, authorization: McpAuthorization) -> None:
-    """Overwrites an authorization, unless another one of its server has begun."""
-    same = sa.and_(_columns.server_id == authorization.server_id, _columns.state_hash == authorization.state_hash)
-    conn.execute(mcp_authorizations.update().where(same).values(_to_row(authorization)))
+    return _find_authorization(conn, mcp_authorizations.c.state_hash == state_hash)
 
 
 def purge_authorizations(conn: sa.Connection, now: datetime) -> None:
     """Deletes the authorizations that have expired."""
-    conn.execute(mcp_authorizations.delete().where(_columns.expires_at <= now))
+    conn.execute(mcp_authorizations.delete().where(mcp_authorizations.c.expires_at <= now))
 
 
-def _to_row(authorization: McpAuthorization) -> dict[str, Any]:
-    return {
-        "server_id": authorization.server_id,
-        "organization_id": authorization.organization_id,
-        "subject_id": authorization.subject_id,
-        "state_hash": authorization.state_hash,
-        "sealed": authorization.sealed,
-        "status": authorization.status.value,
-        "message": authorization.message,
-        "created_at": authorization.created_at,
-        "expires_at": authorization.expires_at,
-    }
+def _find_authorization(conn: sa.Connection, *conditions: sa.ColumnElement[bool]) -> McpAuthorization | None:
+    row = conn.execute(sa.select(mcp_authorizations).where(*conditions)).first()
+    return None if row is None else msgspec.convert(row, McpAuthorization, from_attributes=True)
 
 
-def _from_row(row: sa.Row[Any]) -> McpAuthorization:
-    return McpAuthorization(
-        server_id=row.server_id,
-        organization_id=row.organization_id,
-        subject_id=row.subject_id,
-        state_hash=row.state_hash,
-        sealed=row.sealed,
-        created_at=row.created_at,
-        expires_at=row.expires_at,
-        status=McpAuthorizationStatus(row.status),
-        message=row.message,
-    )
+def _authorization_to_row(authorization: McpAuthorization) -> dict[str, Any]:
+    row: dict[str, Any] = msgspec.to_builtins(authorization, builtin_types=(bytes, datetime))
+    return row
 
 
 _BATCH = 1_000
@@ -391,23 +252,26 @@ class McpTransaction:
 
     def get_authorization(self, server_id: str) -> McpAuthorization | None:
         """Returns the last authorization of a server that has begun, or None."""
-        authorizations = mcp_authorizations.c
-        return find_authorization(
-            self._conn,
-            authorizations.organization_id == self._organization_id,
-            authorizations.server_id == server_id,
-        )
+        own, columns = self._organization_id, mcp_authorizations.c
+        return _find_authorization(self._conn, columns.organization_id == own, columns.server_id == server_id)
 
     def put_authorization(self, authorization: McpAuthorization, most: int) -> None:
         """Stores an authorization that begins, instead of that of its server.
 
         The organization keeps its newest `most`; older ones are deleted.
         """
-        put_authorization(self._conn, authorization, most)
+        columns = mcp_authorizations.c
+        self._conn.execute(mcp_authorizations.delete().where(columns.server_id == authorization.server_id))
+        own = columns.organization_id == authorization.organization_id
+        newest = sa.select(columns.server_id).where(own).order_by(columns.created_at.desc()).limit(most - 1)
+        self._conn.execute(mcp_authorizations.delete().where(own, columns.server_id.not_in(newest)))
+        self._conn.execute(mcp_authorizations.insert().values(_authorization_to_row(authorization)))
 
     def update_authorization(self, authorization: McpAuthorization) -> None:
         """Overwrites an authorization. Does nothing if another one of its server has begun."""
-        update_authorization(self._conn, authorization)
+        columns = mcp_authorizations.c
+        same = sa.and_(columns.server_id == authorization.server_id, columns.state_hash == authorization.state_hash)
+        self._conn.execute(mcp_authorizations.update().where(same).values(_authorization_to_row(authorization)))
 
     def _locks_of(self, server_id: str, packages: PackageSet) -> sa.ColumnElement[bool]:
         locks = mcp_package_locks.c

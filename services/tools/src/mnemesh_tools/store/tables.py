@@ -174,29 +174,23 @@ _LISTS: Final = ("pip_requirements", "npm_requirements", "network_hosts", "secre
 _PLAIN: Final = tuple(
     item.name for item in fields(ToolSpec) if item.name not in {"type", "source_type", "tags", "metadata", *_LISTS}
 )
+_OWN: Final = tuple(item.name for item in fields(Tool) if item.name != "spec")
 
 
 def tool_to_row(tool: Tool) -> dict[str, Any]:
     """Returns the column values of a tool. Its tags are rows of `tool_tags`."""
     spec = tool.spec
     return {
+        **{name: getattr(tool, name) for name in _OWN},
         **{name: getattr(spec, name) for name in _PLAIN},
-        "id": tool.id,
-        "organization_id": tool.organization_id,
         "type": spec.type.value,
         "source_type": spec.source_type.value,
         "pip_requirements": [[item.name, item.version] for item in spec.pip_requirements],
         "npm_requirements": [[item.name, item.version] for item in spec.npm_requirements],
         "network_hosts": list(spec.network_hosts),
         "secrets": [secret_to_json(secret) for secret in spec.secrets],
-        "package_lock": tool.package_lock,
         "metadata_json": spec.metadata,
         "search_text": _search_text(spec),
-        "revision": tool.revision,
-        "created_at": tool.created_at,
-        "updated_at": tool.updated_at,
-        "created_by_id": tool.created_by_id,
-        "last_updated_by_id": tool.last_updated_by_id,
     }
 
 
@@ -214,17 +208,7 @@ def tool_from_row(row: sa.Row[Any], tags: tuple[str, ...]) -> Tool:
         tags=tags,
         metadata=columns["metadata_json"],
     )
-    return Tool(
-        id=row.id,
-        organization_id=row.organization_id,
-        spec=spec,
-        revision=row.revision,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
-        created_by_id=row.created_by_id,
-        last_updated_by_id=row.last_updated_by_id,
-        package_lock=row.package_lock,
-    )
+    return Tool(spec=spec, **{name: columns[name] for name in _OWN})
 
 
 def secret_to_json(secret: ToolSecret) -> list[str]:

@@ -86,15 +86,7 @@ class McpTargets:
                 return secret
             return McpSecret(secret.name, sealed=self._box.seal(secret.value, _context(server_id, kind, secret)))
 
-        oauth = transport.oauth
-        if oauth is not None and oauth.client_secret is not None:
-            oauth = replace(oauth, client_secret=seal(oauth.client_secret, "oauth"))
-        return replace(
-            transport,
-            token=None if transport.token is None else seal(transport.token, "token"),
-            secrets=tuple(seal(secret, _kind(transport)) for secret in transport.secrets),
-            oauth=oauth,
-        )
+        return _with_secrets(transport, seal)
 
     def resealed(self, transport: McpTransport, server_id: str) -> McpTransport:
         """Returns the settings with each value encrypted with the first key. Raises SecretUnreadable."""
@@ -104,30 +96,26 @@ class McpTargets:
                 return secret
             return replace(secret, sealed=self._box.resealed(secret.sealed, _context(server_id, kind, secret)))
 
-        oauth = transport.oauth
-        if oauth is not None and oauth.client_secret is not None:
-            oauth = replace(oauth, client_secret=reseal(oauth.client_secret, "oauth"))
-        if oauth is not None and oauth.session is not None:
-            sealed = self._box.resealed(oauth.session.sealed, _session_context(server_id))
-            oauth = replace(oauth, session=replace(oauth.session, sealed=sealed))
-        return replace(
-            transport,
-            token=None if transport.token is None else reseal(transport.token, "token"),
-            secrets=tuple(reseal(secret, _kind(transport)) for secret in transport.secrets),
-            oauth=oauth,
-        )
+        changed = _with_secrets(transport, reseal)
+        oauth = changed.oauth
+        if oauth is None or oauth.session is None:
+            return changed
+        sealed = self._box.resealed(oauth.session.sealed, _session_context(server_id))
+        return replace(changed, oauth=replace(oauth, session=replace(oauth.session, sealed=sealed)))
 
     def sealed_session(self, state: OAuthState, server_id: str) -> OAuthSession:
         """Returns what an authorization left, sealed. Raises SecretsKeyMissing."""
-        return OAuthSession(self._box.seal(state.to_json(), _session_context(server_id)), state.expires_at)
+        return OAuthSession(
+            self._box.seal(msgspec.json.encode(state).decode(), _session_context(server_id)), state.expires_at
+        )
 
     def sealed_authorization(self, begun: OAuthBegun, server_id: str) -> bytes:
         """Returns what is kept of an authorization that begins, sealed. Raises SecretsKeyMissing."""
-        return self._box.seal(begun.to_json(), _authorization_context(server_id))
+        return self._box.seal(msgspec.json.encode(begun).decode(), _authorization_context(server_id))
 
     def opened_authorization(self, sealed: bytes, server_id: str) -> OAuthBegun:
         """Returns what is kept of an authorization. Raises SecretUnreadable."""
-        return OAuthBegun.from_json(self._box.open(sealed, _authorization_context(server_id)))
+        return msgspec.json.decode(self._box.open(sealed, _authorization_context(server_id)), type=OAuthBegun)
 
     def resealed_authorization(self, sealed: bytes, server_id: str) -> bytes:
         """Returns what is kept of an authorization, encrypted with the first key. Raises SecretUnreadable."""
@@ -176,7 +164,7 @@ class McpTargets:
         state = None
         if oauth.session is not None:
             text = self._box.open(oauth.session.sealed, _session_context(values.server_id))
-            state = OAuthState.from_json(text)
+            state = msgspec.json.decode(text, type=OAuthState)
             values.note(state.secrets())
         return OAuthAccess(oauth.grant, oauth.client_id, secret, oauth.scope, oauth.issuer, state)
 
@@ -243,6 +231,19 @@ class _Values:
             if " " in result:  # a scheme, and a token
                 self._secret[f"{secret.name or kind}.value"] = result.partition(" ")[2]
         return result
+
+
+def _with_secrets(transport: McpTransport, changed: Callable[[McpSecret, str], McpSecret]) -> McpTransport:
+    """Returns the settings with each secret as a function of it and of its kind returns it."""
+    oauth = transport.oauth
+    if oauth is not None and oauth.client_secret is not None:
+        oauth = replace(oauth, client_secret=changed(oauth.client_secret, "oauth"))
+    return replace(
+        transport,
+        token=None if transport.token is None else changed(transport.token, "token"),
+        secrets=tuple(changed(secret, _kind(transport)) for secret in transport.secrets),
+        oauth=oauth,
+    )
 
 
 def _kind(transport: McpTransport) -> str:
@@ -442,7 +443,7 @@ class McpContacts:
         self._targets = targets
         self._pool = pool
         self._seed_builtin_tools = seed_builtin_tools
-        pool.listen(self)
+        pool.listen(self.on_authorization_changed, self.on_tools_changed)
 
     def first(self, transport: McpTransport, before: McpContact) -> McpContact:
         """Returns the status of a server whose settings are new."""
@@ -525,7 +526,7 @@ class McpContacts:
         return await self._store.write(caller.organization_id, write)
 
     async def on_tools_changed(self, target: McpTarget, listing: Listing) -> None:
-        """See `McpEvents.tools_changed`."""
+        """Stores the tools of a server that announced that they changed, and were read again."""
         try:
             server = await self._store.read(
                 target.organization_id, lambda tx: changes.get_mcp_server(tx, target.server_id)
@@ -536,7 +537,7 @@ class McpContacts:
             return  # deleted meanwhile
 
     async def on_authorization_changed(self, target: McpTarget, state: OAuthState) -> None:
-        """See `McpEvents.authorization_changed`."""
+        """Stores the tokens of a server that were renewed."""
         session = self._targets.sealed_session(state, target.server_id)
 
         def write(tx: ToolTransaction) -> bool:
