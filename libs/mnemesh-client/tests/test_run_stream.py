@@ -27,18 +27,6 @@ async def test_broken_stream_is_resumed_after_the_last_event(mnemesh: Mnemesh, m
     assert len(mesh.orchestrator.runs) == 1
 
 
-async def test_request_is_repeated_if_the_server_cannot_re_attach(mnemesh: Mnemesh, mesh: "FakeMesh") -> None:
-    agent = await _agent(mnemesh)
-    mesh.orchestrator.can_attach = False
-    mesh.orchestrator.break_after = [3]
-
-    sequences = await _sequences(agent, "remember the tea")
-
-    assert sequences == [1, 2, 3, 4, 5]
-    assert len(mesh.orchestrator.runs) == 1
-    assert (await agent.memory()).blocks[0].value.count("the tea") == 1
-
-
 async def test_request_is_repeated_if_the_connection_breaks_before_the_first_event(
     mnemesh: Mnemesh, mesh: "FakeMesh"
 ) -> None:
@@ -61,13 +49,6 @@ async def test_rest_of_a_turn_with_too_many_events_is_streamed(mnemesh: Mnemesh,
     events = mnemesh.runs.send_and_wait(agent.id, "remember the tea")
     assert [event.sequence async for event in events if event.sequence] == [1, 2, 3, 4, 5]
     assert mesh.orchestrator.attached == 1
-    assert len(mesh.orchestrator.runs) == 1
-
-
-async def test_earlier_server_streams_the_turn(mnemesh: Mnemesh, mesh: "FakeMesh") -> None:
-    agent = await _agent(mnemesh)
-    mesh.orchestrator.can_wait = False
-    assert await agent.ask("hello") == "You said: hello"
     assert len(mesh.orchestrator.runs) == 1
 
 

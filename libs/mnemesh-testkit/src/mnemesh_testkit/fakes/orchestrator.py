@@ -42,9 +42,9 @@ class FakeOrchestrator(
 
     "remember X" also edits the block "human", "refuse" fails with a refused API key, "think forever" does not end, and
     "launch" asks for the approval of two calls. `break_after` has, for each of the next streams, the number of events
-    after which it breaks. `can_attach` is whether StreamRun is implemented, `can_wait` whether SendMessageAndWait is,
-    and `fitting` the number of events that fit into its response. `group_events` has the events of the next run of a
-    group, `active` the runs that have not ended, and `conversations` the conversation of each message.
+    after which it breaks. `fitting` is the number of events that fit into the response of SendMessageAndWait.
+    `group_events` has the events of the next run of a group, `active` the runs that have not ended, and
+    `conversations` the conversation of each message.
     """
 
     def __init__(self, blocks: str) -> None:
@@ -55,8 +55,6 @@ class FakeOrchestrator(
         self.group_events: dict[str, list[runs_pb2.RunEvent]] = {}
         self.started: dict[str, str] = {}
         self.break_after: list[int] = []
-        self.can_attach = True
-        self.can_wait = True
         self.fitting: int | None = None
         self.unknown_models: set[str] = set()
         self.attached = 0
@@ -132,8 +130,6 @@ class FakeOrchestrator(
         return models_service_pb2.GetModelResponse(model=models_pb2.Model(handle=request.handle or "mnemesh/rehearsal"))
 
     async def SendMessageAndWait(self, request: Any, context: Any) -> runs_service_pb2.SendMessageAndWaitResponse:
-        if not self.can_wait:
-            raise NotImplementedError
         self.waited += 1
         events = [response.event async for response in self.SendMessage(request, context)]
         return runs_service_pb2.SendMessageAndWaitResponse(events=events[: self.fitting])
@@ -171,8 +167,6 @@ class FakeOrchestrator(
         return runs_service_pb2.CancelRunsResponse()
 
     async def StreamRun(self, request: Any, context: Any) -> AsyncIterator[runs_service_pb2.StreamRunResponse]:
-        if not self.can_attach:
-            raise NotImplementedError
         self.attached += 1
         async for event in self._replay(request.run_id, request.starting_after):
             yield runs_service_pb2.StreamRunResponse(event=event)
