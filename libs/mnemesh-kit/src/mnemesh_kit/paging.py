@@ -22,6 +22,8 @@ M = TypeVar("M", bound=Message)
 
 Scalar = str | int | float | bool | None
 
+_DEFAULT_SIZE: Final = 50
+_MAX_SIZE: Final = 1_000
 MAX_PAGE_BYTES: Final = 3_000_000
 """The largest size of the items of a page. gRPC clients refuse responses above 4 MB unless they are configured."""
 _FIELD_BYTES: Final = 6
@@ -90,26 +92,22 @@ class Page(Generic[T]):
         return Page(self.items[:count], self.positions[:count], more=True)
 
 
-def page_query(
-    request: Message, *, default_size: int = 50, max_size: int = 1000, default_ascending: bool = True
-) -> PageQuery:
+def page_query(request: Message, *, default_ascending: bool = True) -> PageQuery:
     """Returns the page that a List request asks for, from the paging fields that all of them have.
 
     The page has at most MAX_PAGE_BYTES; see `bounded`.
 
     Args:
         request: the request. Its other fields are filters, to which page tokens are bound.
-        default_size: the page size if the request has none.
-        max_size: the largest page size.
         default_ascending: the order if the request has none.
 
     Raises:
-        InvalidArgument: a page size below 0 or above `max_size`, an unknown order, or an invalid id.
+        InvalidArgument: a page size below 0 or above the largest one, an unknown order, or an invalid id.
         PageTokenInvalid: the token is malformed, or was issued for other filters or another order.
     """
     fields: Any = request
-    if not 0 <= fields.page_size <= max_size:
-        raise InvalidArgument(f"page_size must be between 0 and {max_size}.", field="page_size")
+    if not 0 <= fields.page_size <= _MAX_SIZE:
+        raise InvalidArgument(f"page_size must be between 0 and {_MAX_SIZE}.", field="page_size")
     match fields.order:
         case paging_pb2.SORT_ORDER_UNSPECIFIED:
             ascending = default_ascending
@@ -124,7 +122,7 @@ def page_query(
         require_no_nul(getattr(fields, name), name)
     fingerprint = _fingerprint(request)
     return PageQuery(
-        limit=fields.page_size or default_size,
+        limit=fields.page_size or _DEFAULT_SIZE,
         ascending=ascending,
         after_id=fields.after_id if request.HasField("after_id") else None,
         before_id=fields.before_id if request.HasField("before_id") else None,

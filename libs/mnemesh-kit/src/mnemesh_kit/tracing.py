@@ -32,7 +32,7 @@ _tracer: Any = None
 _has_content = False
 
 
-def start_tracing(service: str, env: Mapping[str, str] = os.environ) -> Callable[[], None] | None:
+def start_tracing(service: str) -> Callable[[], None] | None:
     """Starts to export the spans of the process. The variables of the OpenTelemetry SDK apply.
 
     Returns:
@@ -42,7 +42,7 @@ def start_tracing(service: str, env: Mapping[str, str] = os.environ) -> Callable
         StartupError: the extra `otel` is not installed.
     """
     global _has_content, _tracer  # a process has one tracer, as OpenTelemetry has
-    if not env.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
+    if not os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
         return None
     try:
         from opentelemetry import trace  # noqa: PLC0415
@@ -50,7 +50,7 @@ def start_tracing(service: str, env: Mapping[str, str] = os.environ) -> Callable
         from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
         from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
 
-        exporter = _exporter(env)
+        exporter = _exporter()
     except ImportError as error:
         raise StartupError(
             "OTEL_EXPORTER_OTLP_ENDPOINT is set, but OpenTelemetry is not installed. "
@@ -61,7 +61,7 @@ def start_tracing(service: str, env: Mapping[str, str] = os.environ) -> Callable
     provider.add_span_processor(BatchSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
     _instrumentation().GrpcAioInstrumentorClient(filter_=_has_span).instrument()
-    _tracer, _has_content = provider.get_tracer("mnemesh"), env.get(CONTENT_VARIABLE, "").lower() == "true"
+    _tracer, _has_content = provider.get_tracer("mnemesh"), os.environ.get(CONTENT_VARIABLE, "").lower() == "true"
 
     def stop() -> None:
         global _tracer  # noqa: PLW0603
@@ -71,9 +71,11 @@ def start_tracing(service: str, env: Mapping[str, str] = os.environ) -> Callable
     return stop
 
 
-def _exporter(env: Mapping[str, str]) -> Any:
+def _exporter() -> Any:
     """Returns the exporter of the configured protocol: gRPC if none is."""
-    protocol = env.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or env.get("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+    protocol = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or os.environ.get(
+        "OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"
+    )
     if protocol == "http/protobuf":
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as Http  # noqa: PLC0415
 
@@ -173,12 +175,12 @@ def _is_traced() -> bool:
     return bool(trace.get_current_span().get_span_context().is_valid)
 
 
-def server_interceptors(env: Mapping[str, str] = os.environ) -> tuple[Any, ...]:
+def server_interceptors() -> tuple[Any, ...]:
     """Returns the interceptor that records a span for each call; none if tracing is off.
 
     It comes after the kit's own interceptor, whose handlers of streams are not generators.
     """
-    if not env.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
+    if not os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
         return ()
     return (_instrumentation().aio_server_interceptor(filter_=_has_span),)
 
@@ -189,9 +191,9 @@ def _has_span(call: Any) -> bool:
     return not name.startswith("/grpc.") and not rule_of(name).is_polled
 
 
-def current_trace_id(env: Mapping[str, str] = os.environ) -> str | None:
+def current_trace_id() -> str | None:
     """Returns the id of the current trace in hex; None if there is none or tracing is off."""
-    if not env.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
+    if not os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
         return None
     from opentelemetry import trace  # noqa: PLC0415
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
@@ -55,18 +55,18 @@ _LEFT_EDGE: Final = re.compile(r"[A-Za-z_].*[({=:]\s*+$|[A-Za-z_][\w:<>,*&\s]*\(
 _COMMENT: Final = re.compile(r"\s*(?://|#|/\*|\*|--|;|%|\"\"\"|''')")
 
 
-def units_of(document: ParsedDocument, max_tokens: int, count_tokens: Callable[[str], int]) -> list[Unit]:
+def units_of(document: ParsedDocument, max_tokens: int) -> list[Unit]:
     """Returns the units of a document. Joined, those of a line are the line."""
     boundaries = _boundaries(document)
     units: list[Unit] = []
     for number, (line, boundary) in enumerate(zip(document.lines, boundaries, strict=True), 1):
-        tokens = count_tokens(line) + 1  # the line feed
+        tokens = approximate_tokens(line) + 1  # the line feed
         if tokens <= max_tokens:
             units.append(Unit(line, number, tokens, boundary, not line.strip()))
             continue
-        for index, part in enumerate(_parts(line, max_tokens, count_tokens)):
+        for index, part in enumerate(_parts(line, max_tokens)):
             before = boundary if index == 0 else Boundary.SENTENCE
-            units.append(Unit(part, number, count_tokens(part) or 1, before, not part.strip()))
+            units.append(Unit(part, number, approximate_tokens(part) or 1, before, not part.strip()))
     return units
 
 
@@ -112,12 +112,12 @@ def _precedes_definition(lines: tuple[str, ...], index: int) -> bool:
     return False
 
 
-def _parts(line: str, max_tokens: int, count_tokens: Callable[[str], int]) -> Iterator[str]:
+def _parts(line: str, max_tokens: int) -> Iterator[str]:
     """Yields sentences of a line, and parts of sentences that are too long."""
     for sentence in _SENTENCE.findall(line):
         rest = sentence
-        while rest and count_tokens(rest) > max_tokens:
-            size = _fitting(rest, max_tokens, count_tokens)
+        while rest and approximate_tokens(rest) > max_tokens:
+            size = _fitting(rest, max_tokens)
             blank = rest.rfind(" ", size // 2, size)
             size = blank + 1 if blank > 0 else size
             yield rest[:size]
@@ -126,12 +126,12 @@ def _parts(line: str, max_tokens: int, count_tokens: Callable[[str], int]) -> It
             yield rest
 
 
-def _fitting(text: str, max_tokens: int, count_tokens: Callable[[str], int]) -> int:
+def _fitting(text: str, max_tokens: int) -> int:
     """Returns the largest number of first characters that have at most `max_tokens` tokens; at least 1."""
     low, high = 1, min(len(text), max_tokens * 16)
     while low < high:
         middle = (low + high + 1) // 2
-        if count_tokens(text[:middle]) <= max_tokens:
+        if approximate_tokens(text[:middle]) <= max_tokens:
             low = middle
         else:
             high = middle - 1
@@ -163,9 +163,7 @@ def approximate_tokens(text: str) -> int:
     return (size + _BYTES_PER_TOKEN - 1) // _BYTES_PER_TOKEN
 
 
-def passages_of(
-    document: ParsedDocument, chunk_size: int, count_tokens: Callable[[str], int] = approximate_tokens
-) -> list[Passage]:
+def passages_of(document: ParsedDocument, chunk_size: int) -> list[Passage]:
     """Returns the passages of a document, in order. They contain every line that is not blank, once.
 
     Deterministic: equal documents have equal passages.
@@ -173,14 +171,13 @@ def passages_of(
     Args:
         document: The document.
         chunk_size: The largest number of tokens of a passage.
-        count_tokens: Counts the tokens of a line or sentence; never more than the bytes of its UTF-8.
 
     Raises:
         ValueError: `chunk_size` is not positive.
     """
     if chunk_size < 1:
         raise ValueError("chunk_size must be at least 1.")
-    units = units_of(document, min(chunk_size, _MAX_CHUNK_SIZE), count_tokens)
+    units = units_of(document, min(chunk_size, _MAX_CHUNK_SIZE))
     passages: list[Passage] = []
     start = 0
     while start < len(units):

@@ -34,6 +34,7 @@ _PROMPT: Final = (
 )
 _MAX_TOKENS: Final = 4_000
 _MAX_ANSWER_BYTES: Final = 1_000_000
+_ANSWER_SECONDS: Final = 120.0
 _CONNECT_SECONDS: Final = 5.0
 
 
@@ -226,7 +227,6 @@ class PictureReader:
         model: str,
         api_key: str,
         *,
-        timeout_seconds: float = 120.0,
         transport: "httpx2.AsyncBaseTransport | None" = None,
     ) -> None:
         """Opens a client without a connection.
@@ -235,7 +235,6 @@ class PictureReader:
             base_url: The URL of the API, for example "https://api.openai.com/v1".
             model: The name of a model that can see.
             api_key: The key, or "".
-            timeout_seconds: The longest time of one answer.
             transport: Carries the requests; None selects connections.
         """
         import httpx2  # noqa: PLC0415
@@ -243,7 +242,7 @@ class PictureReader:
         self._url = f"{base_url.rstrip('/')}/chat/completions"
         self._model = model
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        timeout = httpx2.Timeout(timeout_seconds, connect=_CONNECT_SECONDS)
+        timeout = httpx2.Timeout(_ANSWER_SECONDS, connect=_CONNECT_SECONDS)
         self._client = httpx2.AsyncClient(headers=headers, timeout=timeout, transport=transport)
 
     async def read(self, picture: bytes, media_type: str) -> str:

@@ -27,7 +27,7 @@ from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.history import InMemoryHistory
-from prompt_toolkit.input import Input, create_input
+from prompt_toolkit.input import create_input
 from prompt_toolkit.input.typeahead import clear_typeahead
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import Output
@@ -50,8 +50,8 @@ class LineEditor:
     ends the input if there is none, as Ctrl-D does.
     """
 
-    def __init__(self, commands: Sequence[str], *, source: Input | None = None, output: Output | None = None) -> None:
-        source = source or create_input(sys.stdin)
+    def __init__(self, commands: Sequence[str]) -> None:
+        source = create_input(sys.stdin)
         self._session: PromptSession[str] = PromptSession(
             multiline=True,
             prompt_continuation=" " * len(PROMPT),
@@ -63,7 +63,7 @@ class LineEditor:
             key_bindings=_bindings(),
             interrupt_exception=EOFError,
             input=source,
-            output=output or _output(),
+            output=_output(),
         )
         self._question: PromptSession[str] = PromptSession(
             interrupt_exception=EOFError, input=source, output=self._session.output

@@ -59,9 +59,9 @@ def resource_app(resource: Resource, help: str) -> typer.Typer:  # noqa: A002
     return app
 
 
-def id_column(field: str = "id", title: str = "ID") -> Column:
+def id_column(field: str = "id") -> Column:
     """Returns a column of ids, which a terminal shows as short ones."""
-    return Column(title, lambda row: str(getattr(row, field)), kind=Kind.ID)
+    return Column("ID", lambda row: str(getattr(row, field)), kind=Kind.ID)
 
 
 def text_column(title: str, value: Callable[[Any], str]) -> Column:

@@ -113,16 +113,14 @@ async def wait_until_ready(name: str, address: str, tls: TlsSettings | None = No
     return None
 
 
-async def service_status(
-    name: str, address: str, timeout_seconds: float = DEADLINE_SECONDS, tls: TlsSettings | None = None
-) -> str:
+async def service_status(name: str, address: str, tls: TlsSettings | None = None) -> str:
     """Returns the health status of the service with this name, also at the address of a server that forwards its calls.
 
     The values are those of `health_status`.
     """
     if service(name).protocol is Protocol.GRPC:
-        return await health_status(address, timeout_seconds, tls, service(name).proto_services[0])
-    return await http_status(address, timeout_seconds)
+        return await health_status(address, DEADLINE_SECONDS, tls, service(name).proto_services[0])
+    return await http_status(address, DEADLINE_SECONDS)
 
 
 async def wait_until_serving(address: str, tls: TlsSettings | None = None) -> None:

@@ -333,9 +333,9 @@ class TraceDirectory:
         self._before = before
 
     @classmethod
-    def of_agent(cls, base: Path, agent_id: str, *, before: Callable[[str], None] = _ignore) -> "TraceDirectory":
+    def of_agent(cls, base: Path, agent_id: str) -> "TraceDirectory":
         """Returns the directory of an agent in a base directory, which may have many."""
-        return cls(base / "agents" / agent_id, before=before)
+        return cls(base / "agents" / agent_id)
 
     def lines(self, name: str) -> list[Line]:
         """Returns the lines of a file; an empty list if there is no file.

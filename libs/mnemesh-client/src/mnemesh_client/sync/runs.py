@@ -12,7 +12,7 @@ from mnemesh.types.v1 import message_pb2
 from mnemesh_client.inputs import Input, input_messages, new_request_id, present_fields
 from mnemesh_client.sync.paging import Order, paginate, sort_order
 from mnemesh_client.sync_transport import Channel, closing, sleep
-from mnemesh_kit.errors import InvalidArgument, MnemeshError, Unavailable, Unimplemented
+from mnemesh_kit.errors import InvalidArgument, MnemeshError, Unavailable
 from mnemesh_kit.outgoing import STREAM_DEADLINE_SECONDS
 from mnemesh_kit.retries import Backoff
 
@@ -33,8 +33,8 @@ def send(
     """Sends a message or answers an approval request; yields the events of the turn, up to its stop and usage.
 
     Each durable event is yielded exactly once. If the stream breaks, the run continues on the server. The client then
-    re-attaches after the last event that it received. If it has not received the run's id yet, or the server cannot
-    re-attach, it sends the request again: the same request_id is the same run.
+    re-attaches after the last event that it received. If it has not received the run's id yet, it sends the request
+    again: the same request_id is the same run.
 
     Args:
         stub: the stub of the run service.
@@ -68,7 +68,7 @@ def send_and_wait(
 ) -> Generator[runs_pb2.RunEvent, None, None]:
     """Sends a message, and yields the events of the turn after its end. They come in one response, not in a stream.
 
-    Retries and errors are those of `send`. An earlier server, which has no such call, streams the events.
+    Retries and errors are those of `send`.
     """
     progress = RunProgress()
     # The requests have the same fields.
@@ -82,10 +82,7 @@ def send_and_wait(
     def reattach() -> Iterable[Any]:
         return stub.StreamRun(progress.stream_request()) if progress.run_id else wait()
 
-    def send_request() -> Iterable[Any]:
-        return stub.SendMessage(request)
-
-    return _stream(stub, wait, reattach, progress, patience, acceptance, send_request)
+    return _stream(stub, wait, reattach, progress, patience, acceptance)
 
 
 def attach(
@@ -136,7 +133,6 @@ def _stream(
     progress: RunProgress,
     patience: float,
     acceptance: float = math.inf,
-    fallback: OpenStream | None = None,
 ) -> Generator[runs_pb2.RunEvent, None, None]:
     source, failures, failed_at, started_at = open_stream(), 0, 0.0, time.monotonic()
     while True:
@@ -150,16 +146,10 @@ def _stream(
             if progress.stopped or _has_all(stub, progress):
                 return
             problem: MnemeshError = Unavailable("The stream ended before the run did.")
-        except Unimplemented as error:
-            # The server lacks the call. The same request again is the same run; `progress` drops repeated events.
-            if fallback is None:
-                raise
-            problem, reopen, fallback = error, fallback, None
         except MnemeshError as error:
             if (error.reason, error.code) not in _RETRYABLE:
                 raise
             problem = error
-            fallback = open_stream if reopen is not open_stream else None
         now = time.monotonic()
         if not failures:
             failed_at = now

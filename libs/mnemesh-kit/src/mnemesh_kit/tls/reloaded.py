@@ -60,19 +60,18 @@ class Reloaded(Generic[T]):
 class CertificateFiles:
     """The certificate of this process, from its files. Each that is in use counts for `seconds_left`."""
 
-    def __init__(self, cert_file: str, key_file: str | None, prefix: str, others: Sequence[str | None] = ()) -> None:
+    def __init__(self, cert_file: str, key_file: str | None, prefix: str) -> None:
         """Reads the files; see `read_certificate`, which also has the arguments and errors.
 
         Args:
             cert_file: the certificate chain.
             key_file: its key.
             prefix: of the names of the settings.
-            others: files whose change counts as one of the certificate.
         """
         self._prefix = prefix
         self.path = cert_file
         self._key_file = key_file
-        self._reloaded = Reloaded((cert_file, key_file, *others), self._read)
+        self._reloaded = Reloaded((cert_file, key_file), self._read)
         _in_use.add(self)
 
     @property

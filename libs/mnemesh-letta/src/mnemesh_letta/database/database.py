@@ -76,10 +76,9 @@ class LettaDatabase:
         """Limits all further reads of tables with an organization to this one."""
         self._organization_id = organization_id
 
-    def has(self, table: str, column: str | None = None) -> bool:
-        """Returns whether the release that wrote the database has a table, or a column of it."""
-        found = self._tables.get(table)
-        return found is not None and (column is None or column in found.c)
+    def has(self, table: str) -> bool:
+        """Returns whether the release that wrote the database has a table."""
+        return table in self._tables
 
     async def rows(self, name: str, *, order: Sequence[str] = ("id",), **equal: Any) -> AsyncIterator[Row]:
         """Yields rows that are not deleted, in an order, as mappings of the columns.

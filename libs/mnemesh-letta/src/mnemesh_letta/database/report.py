@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+_SHOWN: Final = 50
+"""The most reasons that are printed."""
 TYPES: Final = (
     "organizations", "providers", "mcp servers", "tools", "identities", "folders", "files", "blocks",
     "block revisions", "agents", "conversations", "messages", "runs", "steps", "archives", "passages", "groups",
@@ -92,17 +94,17 @@ def table_lines(report: Report) -> list[str]:
     return lines
 
 
-def problem_lines(report: Report, *, limit: int = 50) -> list[str]:
+def problem_lines(report: Report) -> list[str]:
     """Returns what was skipped or changed, grouped by type and reason, as lines."""
     groups: dict[tuple[bool, str, str], list[str]] = {}
     for problem in report.problems:
         groups.setdefault((not problem.is_loss, problem.type, problem.reason), []).append(problem.id)
     lines = []
-    for (is_change, type_, reason), ids in sorted(groups.items())[:limit]:
+    for (is_change, type_, reason), ids in sorted(groups.items())[:_SHOWN]:
         verb = "changed" if is_change else "skipped"
         lines.append(f"{verb}: {_subject(type_, ids)}: {reason}")
-    if len(groups) > limit:
-        lines.append(f"… and {len(groups) - limit} further reasons: see --json")
+    if len(groups) > _SHOWN:
+        lines.append(f"… and {len(groups) - _SHOWN} further reasons: see --json")
     return lines
 
 

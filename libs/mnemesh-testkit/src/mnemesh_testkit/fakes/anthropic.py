@@ -23,14 +23,12 @@ class FakeAnthropic(FakeProvider):
 
     Args:
         script: what it answers.
-        call_id: one id that every tool call is given; None counts them up.
     """
 
     _path = "/v1/messages"
 
-    def __init__(self, script: Script = (), *, call_id: str | None = None) -> None:
+    def __init__(self, script: Script = ()) -> None:
         super().__init__(script)
-        self._call_id = call_id
         self._calls_made = 0
         self._answers_made = 0
 
@@ -96,7 +94,7 @@ class FakeAnthropic(FakeProvider):
 
     def _call(self, call: Call) -> dict[str, Any]:
         self._calls_made += 1
-        automatic = self._call_id or f"toolu_{self._calls_made:024d}"
+        automatic = f"toolu_{self._calls_made:024d}"
         given = call.arguments if isinstance(call.arguments, str) else dict(call.arguments)
         return {
             "type": "tool_use",

@@ -336,14 +336,12 @@ class FakeResponses(FakeProvider):
 
     Args:
         script: what it answers.
-        call_id: one id that every tool call is given; None counts them up.
     """
 
     _path = "/v1/responses"
 
-    def __init__(self, script: Script = (), *, call_id: str | None = None) -> None:
+    def __init__(self, script: Script = ()) -> None:
         super().__init__(script)
-        self._call_id = call_id
         self._made = 0
 
     @property
@@ -429,7 +427,7 @@ class FakeResponses(FakeProvider):
 
     def _call(self, call: Call) -> dict[str, Any]:
         number = self._number()
-        automatic = self._call_id or f"call_{number:024d}"
+        automatic = f"call_{number:024d}"
         call_id = automatic if call.id == AUTOMATIC else call.id
         arguments = call.arguments if isinstance(call.arguments, str) else json.dumps(dict(call.arguments))
         item = {"id": f"fc_{number}", "type": "function_call", "status": "completed", "name": call.name}

@@ -143,9 +143,9 @@ def error_event(code: str = "overloaded_error", message: str = "Overloaded", *, 
     return Fault(kind="error_event", code=code, message=message, after=after)
 
 
-def hang(release: asyncio.Event | None = None, reply: Reply | None = None) -> Fault:
+def hang(release: asyncio.Event | None = None) -> Fault:
     """No byte until `release` is set (or the fake closes), then the reply."""
-    return Fault(kind="hang", release=release or asyncio.Event(), reply=reply or Reply(text="At last."))
+    return Fault(kind="hang", release=release or asyncio.Event(), reply=Reply(text="At last."))
 
 
 def raw_stream(*lines: str) -> Fault:

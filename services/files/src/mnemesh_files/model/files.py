@@ -147,32 +147,32 @@ class FileOrder(Enum):
     NAME = "name"
 
 
-def validated_header(header: FileHeader, field_: str = "header") -> FileHeader:
+def validated_header(header: FileHeader) -> FileHeader:
     """Returns a header with its names without directories and in NFC, and its name set.
 
     Raises:
         InvalidArgument: a value is invalid.
     """
-    original = valid_name(without_directories(header.original_name), f"{field_}.original_name")
-    name = original if header.name is None else valid_name(header.name, f"{field_}.name")
+    original = valid_name(without_directories(header.original_name), "header.original_name")
+    name = original if header.name is None else valid_name(header.name, "header.name")
     if header.media_type is not None and not _MEDIA_TYPE.fullmatch(header.media_type):
         raise InvalidArgument(
-            f'{field_}.media_type must be a media type such as "text/markdown".', field=f"{field_}.media_type"
+            'header.media_type must be a media type such as "text/markdown".', field="header.media_type"
         )
     if header.size_bytes is not None and header.size_bytes < 0:
-        raise InvalidArgument(f"{field_}.size_bytes must not be negative.", field=f"{field_}.size_bytes")
+        raise InvalidArgument("header.size_bytes must not be negative.", field="header.size_bytes")
     if header.sha256 is not None and not _SHA256.fullmatch(header.sha256):
         raise InvalidArgument(
-            f"{field_}.sha256 must be a SHA-256 in lower-case hexadecimal, 64 digits.", field=f"{field_}.sha256"
+            "header.sha256 must be a SHA-256 in lower-case hexadecimal, 64 digits.", field="header.sha256"
         )
     if header.path is not None:
-        require_line(header.path, f"{field_}.path", max_chars=MAX_PATH_CHARS)
+        require_line(header.path, "header.path", max_chars=MAX_PATH_CHARS)
     if header.metadata is not None:
-        require_json_object(header.metadata, f"{field_}.metadata", max_bytes=MAX_METADATA_BYTES)
+        require_json_object(header.metadata, "header.metadata", max_bytes=MAX_METADATA_BYTES)
     return replace(header, original_name=original, name=name)
 
 
-def verify_content(header: FileHeader, size_bytes: int, sha256: str, field_: str = "header") -> None:
+def verify_content(header: FileHeader, size_bytes: int, sha256: str) -> None:
     """Compares a content with what its header says.
 
     Raises:
@@ -180,14 +180,14 @@ def verify_content(header: FileHeader, size_bytes: int, sha256: str, field_: str
     """
     if header.size_bytes is not None and header.size_bytes != size_bytes:
         raise ContentMismatch(
-            f"The content has {size_bytes:,} bytes, but {field_}.size_bytes is {header.size_bytes:,}. Send it again.",
-            field=f"{field_}.size_bytes",
+            f"The content has {size_bytes:,} bytes, but header.size_bytes is {header.size_bytes:,}. Send it again.",
+            field="header.size_bytes",
             size_bytes=str(size_bytes),
         )
     if header.sha256 is not None and header.sha256 != sha256:
         raise ContentMismatch(
-            f"The content does not have the hash in {field_}.sha256. Send it again.",
-            field=f"{field_}.sha256",
+            "The content does not have the hash in header.sha256. Send it again.",
+            field="header.sha256",
             sha256=sha256,
         )
 

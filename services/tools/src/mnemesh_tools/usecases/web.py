@@ -2,7 +2,6 @@
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Final
 
@@ -40,7 +39,6 @@ class WebService:
         resolver: Resolver,
         downloads: FairSlots,
         slots: FairSlots,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Keeps no page yet.
 
@@ -51,7 +49,6 @@ class WebService:
             resolver: Resolves names.
             downloads: The downloads at the same time.
             slots: The executions at the same time, of which the reading of a page is one.
-            clock: Returns the time in seconds.
         """
         self._searcher = searcher
         self._reader = reader
@@ -59,7 +56,7 @@ class WebService:
         self._resolver = resolver
         self._downloads = downloads
         self._slots = slots
-        self._kept = _KeptPages(clock)
+        self._kept = _KeptPages()
         self._searches = Counter("mnemesh_tools_web_searches", "Searches of the web, by outcome.", ["outcome"])
 
     async def search(self, caller: Principal, search: WebSearch) -> SearchAnswer:
@@ -128,8 +125,7 @@ class WebService:
 class _KeptPages:
     """The pages that were read last. Organizations do not share them."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._pages: OrderedDict[tuple[str, str], tuple[float, WebPage]] = OrderedDict()
         self._chars = 0
 
@@ -143,13 +139,13 @@ class _KeptPages:
         """Keeps a page, in place of an earlier version."""
         _, earlier = self._pages.pop((organization_id, url), (0.0, None))
         self._chars += len(page.text) - (0 if earlier is None else len(earlier.text))
-        self._pages[organization_id, url] = (self._clock() + PAGE_SECONDS, page)
+        self._pages[organization_id, url] = (time.monotonic() + PAGE_SECONDS, page)
         self._drop_old()
 
     def _drop_old(self) -> None:
         while self._pages:
             until, page = next(iter(self._pages.values()))
-            if until > self._clock() and self._chars <= MAX_KEPT_CHARS:
+            if until > time.monotonic() and self._chars <= MAX_KEPT_CHARS:
                 return
             self._chars -= len(page.text)
             self._pages.popitem(last=False)
