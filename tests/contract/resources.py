@@ -6,6 +6,7 @@ from mnemesh.files.v1.files_service_pb2 import StartUploadRequest, UploadFileHea
 from mnemesh.recall.v1 import episodes_pb2
 from mnemesh.recall.v1.episodes_service_pb2 import CommitEpisodeRequest
 from mnemesh.recall.v1.messages_service_pb2 import GetContextRequest
+from mnemesh_client import Mnemesh
 from mnemesh_testkit.mesh.in_process import Mesh
 
 from .conftest import population
@@ -53,3 +54,13 @@ async def everything(mesh: Mesh, word: str) -> Ids:
         "webhook": [webhook.id],
         "version": [str(version)],
     }
+
+
+async def agent_state(client: Mnemesh, agent_id: str) -> list[str]:
+    """Returns everything that an agent has, as text."""
+    agent = await client.agents.get(agent_id)
+    found = [str(agent.proto), str(await agent.memory())]
+    found += [str(message) async for message in client.messages.list(agent_id=agent.id)]
+    found += [str(passage) async for passage in agent.passages()]
+    found += [str(run) async for run in client.runs.list(agent_id=agent.id)]
+    return found

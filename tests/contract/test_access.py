@@ -20,7 +20,7 @@ from mnemesh_testkit.mesh.in_process import MeshThread
 from mnemesh_testkit.mesh.stubs import PROTO_SERVICES
 
 from .conftest import REVOKED, token
-from .resources import everything
+from .resources import agent_state, everything
 from .test_tenancy import places
 from .valid_requests import Ids, least_request
 
@@ -295,14 +295,4 @@ def ask(stub: Any, method: Any, request: Any, metadata: Any) -> tuple[Any, str]:
 
 def state(guarded: MeshThread, theirs: Ids) -> list[str]:
     """Returns everything that an agent has, as text."""
-    client = guarded.mesh.client
-
-    async def read() -> list[str]:
-        agent = await client.agents.get(theirs["agent"][0])
-        found = [str(agent.proto), str(await agent.memory())]
-        found += [str(message) async for message in client.messages.list(agent_id=agent.id)]
-        found += [str(passage) async for passage in agent.passages()]
-        found += [str(run) async for run in client.runs.list(agent_id=agent.id)]
-        return found
-
-    return guarded.run(read())  # type: ignore[no-any-return]
+    return guarded.run(agent_state(guarded.mesh.client, theirs["agent"][0]))  # type: ignore[no-any-return]

@@ -6,7 +6,7 @@ its contract says, is higher; else the route answers as before.
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
@@ -21,6 +21,7 @@ from mnemesh_testkit.mesh.in_process import MeshThread
 from mnemesh_testkit.timeouts import scaled
 
 from .conftest import bearer, token
+from .resources import agent_state, everything
 
 OPENAI = (
     ("GET", "/v1/models", None),
@@ -38,6 +39,7 @@ WITHOUT_RPC = (
     "/v1/agents/import",  # its body is a form
 )
 UNSUPPORTED = 501
+SECRET = "heronKp4tRs9"
 KINDS = {"conversation_id": "conv", "job_id": "job"}
 """The prefixes of ids that the document does not say."""
 GIVEN = {
@@ -77,8 +79,8 @@ def http(guarded: MeshThread) -> Iterator[httpx.Client]:
         yield client
 
 
-def routes(http: httpx.Client) -> list[Request]:
-    """Returns a request for each route: with ids of nothing, and what its body needs at least."""
+def routes(http: httpx.Client, id_of: Callable[[str], str] = new_id) -> list[Request]:
+    """Returns a request for each route: with ids of nothing, or others by their prefixes, and the least body."""
     document = http.get("/openapi.json", headers=bearer(Role.ADMIN)).json()
     schemas = document["components"]["schemas"]
     found: list[Request] = list(OPENAI)
@@ -87,12 +89,12 @@ def routes(http: httpx.Client) -> list[Request]:
             body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
             filled = path
             if any(parameter["in"] == "query" and parameter["required"] for parameter in operation["parameters"]):
-                filled += f"?agent_id={new_id('agent')}&query=hello"
+                filled += f"?agent_id={id_of('agent')}&query=hello"
             for parameter in operation["parameters"]:
                 if parameter["in"] == "path":
                     kind = KINDS.get(parameter["name"], "x")
                     prefix = parameter["schema"].get("pattern", f"^{kind}-").removeprefix("^").partition("-")[0]
-                    filled = filled.replace(f"{{{parameter['name']}}}", new_id(prefix))
+                    filled = filled.replace(f"{{{parameter['name']}}}", id_of(prefix))
             found.append((method.upper(), filled, None if body is None else least(body, schemas)))
     return found
 
@@ -155,9 +157,32 @@ def test_every_route_needs_the_roles_of_its_rpcs(http: httpx.Client, calls: Call
     assert http.get("/v1/agents/", headers={"Authorization": f"Bearer {issuer.token()}"}).status_code == 200
 
 
+@pytest.mark.timeout(scaled(120))
+def test_token_of_an_agent_reaches_nothing_of_others_over_any_route(guarded: MeshThread, http: httpx.Client) -> None:
+    theirs = guarded.run(everything(guarded.mesh, SECRET))
+    kinds = {"conv": "conversation", "source": "folder", "job": "run"}
+    ids = {prefix: theirs[kind][0] for prefix, kind in kinds.items()} | {
+        kind: found[0] for kind, found in theirs.items()
+    }
+
+    def state() -> str:
+        return str(guarded.run(agent_state(guarded.mesh.client, theirs["agent"][0])))
+
+    before, headers = state(), {"Authorization": f"Bearer {token(Role.ADMIN, agents=frozenset({new_id('agent')}))}"}
+    for method, path, body in routes(http, lambda prefix: ids.get(prefix) or new_id(prefix)):
+        answer = http.request(method, path, json=body, headers=headers)
+        shown = (method, path, answer.status_code, answer.text)
+        assert SECRET not in answer.text, shown
+        assert answer.status_code < 500 or answer.status_code == UNSUPPORTED, shown
+        named = [id_ for id_ in ids.values() if id_ in path]
+        assert answer.status_code >= 400 or not named or path == BROWSERS, shown
+    assert state() == before
+
+
 def test_token_of_an_agent_talks_to_this_agent_only(guarded: MeshThread, http: httpx.Client) -> None:
     async def create() -> list[str]:
-        return [(await guarded.mesh.client.agents.create(name)).id for name in ("mine", "other")]
+        create = guarded.mesh.client.agents.create
+        return [(await create(name, blocks={"human": "Ada"})).id for name in ("mine", "other")]
 
     mine, other = guarded.run(create())
     http.headers["Authorization"] = f"Bearer {token(Role.WRITER, agents=frozenset({mine}))}"
@@ -174,3 +199,12 @@ def test_token_of_an_agent_talks_to_this_agent_only(guarded: MeshThread, http: h
     assert statuses == [403, 404]
     letta = {"messages": [{"role": "user", "content": "Hi"}]}
     assert [http.post(f"/v1/agents/{id_}/messages", json=letta).status_code for id_ in (mine, other)] == [200, 403]
+    state = http.get(f"/v1/agents/{mine}").json()
+    assert [agent["id"] for agent in http.get("/v1/agents/").json()] == [mine]
+    assert {tool["name"] for tool in state["tools"]} >= {"memory_insert"}
+    block = http.get(f"/v1/blocks/{state['memory']['blocks'][0]['id']}")
+    assert block.json()["value"] == state["memory"]["blocks"][0]["value"]
+    run = http.get("/v1/runs/").json()[0]
+    assert run["agent_id"] == mine
+    for part in ("messages", "steps", "metrics"):
+        assert http.get(f"/v1/runs/{run['id']}/{part}").status_code == 200, part

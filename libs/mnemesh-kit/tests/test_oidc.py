@@ -122,6 +122,8 @@ async def test_claims_are_named_by_settings(issuer: FakeIssuer, key_file: str) -
     for missing in ("tenant", "email"):
         with pytest.raises(Unauthenticated, match=missing):
             await verifier.caller(issuer.token(claims={**claims, missing: None}))
+        with pytest.raises(Unauthenticated, match=missing):
+            await verifier.caller(issuer.token(claims={**claims, missing: ["acme", "other"]}))
     with pytest.raises(PermissionDenied, match=r"realm_access\.roles"):
         await verifier.caller(issuer.token(claims={**claims, "realm_access": {"roles": ["writer", "admin"]}}))
 

@@ -124,9 +124,13 @@ class AgentService:
             request.page_token = page.next_page_token
 
 
+def own_agents() -> list[str]:
+    """Returns the agents to which the caller is limited, for the filters of its lists; none if it is not limited."""
+    return sorted(current_principal().agents or ())
+
+
 def _filter(**conditions: Any) -> rpc.AgentFilter:
-    """Returns a filter of agents. Callers that are limited to some agents may list these."""
-    return rpc.AgentFilter(agent_ids=sorted(current_principal().agents or ()), **conditions)
+    return rpc.AgentFilter(agent_ids=own_agents(), **conditions)
 
 
 class EmbeddingsService:
