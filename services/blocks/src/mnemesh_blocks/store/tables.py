@@ -162,7 +162,7 @@ def owners(database: Database) -> Owners:
     held, memory = holdings.c, core_memories.c
     holder = sa.and_(memory.organization_id == held.organization_id, memory.agent_id == held.agent_id)
     agent = sa.func.coalesce(memory.conversation_of, held.agent_id)
-    # A block is found by its id: SQLite would take an index that begins with the organization, and read all of its blocks.
+    # Blocks are found by id: SQLite would take an index that begins with the organization, and read all of its blocks.
     organization = sa.func.coalesce(blocks.c.organization_id, "")
     select = sa.select(organization, blocks.c.id, agent)
     joined = blocks.outerjoin(holdings, held.block_id == blocks.c.id).outerjoin(core_memories, holder)
