@@ -47,6 +47,14 @@ async def _turn(agent: Agent, text: str, cost: Counter[str]) -> dict[str, int]:
     return dict(cost)
 
 
+@pytest.mark.mesh(in_memory=False, settings={"orchestrator": {"organization_runs": 4}})
+async def test_limit_on_the_runs_of_organizations_costs_a_read_after_the_turn(mesh: Mesh, cost: Counter[str]) -> None:
+    agent = await mesh.client.agents.create(blocks={"human": "", "persona": ""})
+    await agent.ask("Hello.")
+    turn = await _turn(agent, "Hello again.", cost)
+    assert (turn["write orchestrator.db"], turn["read orchestrator.db"]) == (2, 1)
+
+
 async def test_cost_of_a_plain_text_turn(mesh: Mesh, cost: Counter[str]) -> None:
     agent = await mesh.client.agents.create(blocks={"human": "", "persona": ""})
     await agent.ask("Hello.")

@@ -94,7 +94,7 @@ async def assemble(
         database,
         clock,
         PoolLimits(config.sleeptime_runs, config.batch_runs, config.organization_runs or None),
-        Budgets(config.organization_tokens_per_day, limits_runs=config.organization_runs > 0),
+        Budgets(config.organization_tokens_per_day),
     )
     box = SecretBox.of_service(config.secrets_key_file, config.database, config.data_path)
     credentials = CredentialSealer(box)

@@ -13,7 +13,6 @@ from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.creation import AgentDraft
 from mnemesh_orchestrator.model.inputs import InputMessage, RunConfig
 from mnemesh_orchestrator.model.runs import PoolLimits, Run, RunRequest, RunStatus, StopReason
-from mnemesh_orchestrator.store.budgets import Budgets
 from mnemesh_orchestrator.store.run_pools import in_turns
 from mnemesh_types.agents import Budget
 from mnemesh_types.messages import TextPart
@@ -65,7 +64,7 @@ async def start(process: Process, caller: Principal, agent: Agent, text: str) ->
 
 
 async def test_queued_runs_of_one_organization_do_not_hold_up_another(world: World) -> None:
-    world.limits, world.budgets = replace(PoolLimits(), client=LIMIT), Budgets(limits_runs=True)
+    world.limits = replace(PoolLimits(), client=LIMIT)
     process, gate = world.process(), Gate(world)
     flood, (agent,) = await agents_of(process, OTHERS, QUEUED), await agents_of(process, ME, 1)
     runs = [await start(process, OTHERS, other, "flood") for other in flood]

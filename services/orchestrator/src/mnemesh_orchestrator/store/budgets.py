@@ -43,15 +43,13 @@ class Budgets:
 
     tokens_per_day: int = 0
     """The operator's limit on the tokens of an organization per day; 0 is none."""
-    limits_runs: bool = False
-    """Whether the operator limits the runs of an organization that execute at the same time."""
 
     def payer(self, conversation: Any, run: Run) -> Payer | None:
         """Returns who pays for a run in a locked conversation; None if nothing limits it.
 
         A run of a group has no agent: it needs the budget of the organization.
         """
-        is_limited = conversation.has_budget or self.tokens_per_day or self.limits_runs
+        is_limited = conversation.has_budget or self.tokens_per_day
         return Payer(run.organization_id, run.agent_id) if is_limited else None
 
     def require(self, conn: sa.Connection, payer: Payer, now: datetime) -> None:

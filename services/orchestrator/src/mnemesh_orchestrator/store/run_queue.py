@@ -11,6 +11,7 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.time import Clock
 
 from mnemesh_orchestrator.errors import NoPendingApproval, RunUnderWay
+from mnemesh_orchestrator.model.budgets import Payer
 from mnemesh_orchestrator.model.conversations import ApprovalAnswer, require_no_approval
 from mnemesh_orchestrator.model.events import (
     Claim,
@@ -187,10 +188,11 @@ class RunQueue:
             BudgetExceeded: A budget is used up, or the client waits for the run and there is no place.
         """
         payer = self.budgets.payer(conversation, run)
-        if payer is None or run.lineage.origin is not RunOrigin.CLIENT:
+        if run.lineage.origin is not RunOrigin.CLIENT or (payer is None and self.pools.limits.client is None):
             return run, False
-        self.budgets.require(conn, payer, self.clock.now())
-        places = self.pools.client_limit(conn, payer)
+        if payer is not None:
+            self.budgets.require(conn, payer, self.clock.now())
+        places = self.pools.client_limit(conn, Payer(run.organization_id, run.agent_id))
         if places is None:
             return run, False
         if not run.background and conversation.first_unfinished is None:
