@@ -32,7 +32,7 @@ async def test_quick_run_measures_every_call_on_postgresql(tmp_path: Path) -> No
     _assert_measured(found, printed, "postgresql")
 
 
-@pytest.mark.full
+@pytest.mark.sweep
 @pytest.mark.timeout(scaled(300))
 async def test_quick_run_on_sqlite_can_reuse_the_filled_stores(
     tmp_path: Path,

@@ -155,7 +155,10 @@ async def test_search_of_another_organization_indexes_nothing(indexed: Indexed, 
     assert await waiting(indexed) == [dialogue.agent]
 
 
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(2, 6))])
+@pytest.mark.parametrize(
+    "seed",
+    [1, pytest.param(2, marks=pytest.mark.full), *(pytest.param(seed, marks=pytest.mark.sweep) for seed in (3, 4, 5))],
+)
 async def test_documents_are_those_of_a_rebuild_whenever_they_are_written(
     indexed: Indexed, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

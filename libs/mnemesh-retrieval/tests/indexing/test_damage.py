@@ -82,13 +82,13 @@ async def test_damaged_file_of_a_flat_index_is_rebuilt(rig: Rig, kind: str, is_f
 
 @edge
 @pytest.mark.parametrize("kind", ["shuffle", *(pytest.param(kind, marks=pytest.mark.full) for kind in KINDS[:-1])])
-async def test_damaged_files_of_a_shard_are_rebuilt(rig: Rig, kind: str, is_full: bool) -> None:
+async def test_damaged_files_of_a_shard_are_rebuilt(rig: Rig, kind: str, is_full: bool, is_sweep: bool) -> None:
     await filled(rig)
     intact = rig.directory.with_name("intact")
     shutil.copytree(rig.directory, intact)
     files = sorted(path.relative_to(intact) for path in intact.rglob("*") if path.is_file() and path.stat().st_size)
     files = [file for file in files if file.name not in ("index.lock", IDS)]
-    for name in random.Random(kind).sample(files, 8 if is_full else 1):
+    for name in random.Random(kind).sample(files, 8 if is_sweep else 3 if is_full else 1):
         shutil.rmtree(rig.directory)
         shutil.copytree(intact, rig.directory)
         damage(rig.directory / name, kind, random.Random(kind))

@@ -84,15 +84,19 @@ def fault_of(sample: dict[str, Any], wire: Wire) -> Fault:
 
 
 def cases() -> list[Any]:
-    """Returns each sample with each of its wires. The first of each kind, API and place runs always."""
+    """Returns each sample with each of its wires.
+
+    The first of each kind, API and place runs always, the first of each vendor too with --full, all with --sweep.
+    """
     known, found = set[Any](), []
     for number, sample in enumerate(SAMPLES):
         for name in SERVERS.get(sample["vendor"], ANY):
             if name == "responses" and "error" not in sample["body"] and sample["vendor"] != "responses":
                 continue
             key = sample["error"], BY_NAME[name].api, sample["status"] is None
-            marks = [pytest.mark.full] if key in known else []
-            known.add(key)
+            of_vendor = (sample["vendor"], *key)
+            marks = [] if key not in known else [pytest.mark.sweep if of_vendor in known else pytest.mark.full]
+            known |= {key, of_vendor}
             id_ = f"{number}-{name}-{sample['error']}"
             found.append(pytest.param(sample, BY_NAME[name], id=id_, marks=marks))
     return found
