@@ -23,6 +23,8 @@ ROOT = Path(__file__).parents[2]
 PROJECTS = sorted(
     path.parent for pattern in ("libs/*", "services/*") for path in ROOT.glob(f"{pattern}/pyproject.toml")
 )
+SAMPLED: Final = ("mnemesh-client", "mnemesh-cli", "mnemesh-sandbox", "orchestrator")
+"""The folders of the distributions that are installed without --sweep."""
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 NOT_IMPORTED: Final = (
     "mnemesh_cli.directories.watch",
@@ -151,7 +153,10 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("folder", PROJECTS, ids=lambda folder: folder.name)
+@pytest.mark.parametrize(
+    "folder",
+    [pytest.param(path, id=path.name, marks=() if path.name in SAMPLED else pytest.mark.sweep) for path in PROJECTS],
+)
 def test_each_wheel_installs_alone_and_imports(folder: Path, wheels: Path, environment: Path, tmp_path: Path) -> None:
     """In a new environment, with its declared dependencies: every module is imported, and the command runs."""
     python = environment / "bin" / "python"

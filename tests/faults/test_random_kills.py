@@ -29,6 +29,8 @@ from .loads.partners import Partners
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(scaled(600))]
 LIMIT_SECONDS = scaled(300)
+KILLS = 12
+"""In each round, at most: on a slow machine, runs would be killed more often than they make progress."""
 LOADS: tuple[Callable[[], Load], ...] = (Messages, MutualQuestions, RoundRobin, Dynamic, Supervisor, Partners)
 
 
@@ -75,13 +77,13 @@ async def replicas(
 
 @asynccontextmanager
 async def killing(
-    mesh: ProcessMesh, chance: random.Random, services: Sequence[str], kills: Counter[str]
+    mesh: ProcessMesh, chance: random.Random, services: Sequence[str], kills: Counter[str], most: int
 ) -> AsyncIterator[None]:
-    """Kills and restarts services at random moments, and counts how often."""
+    """Kills and restarts services at random moments, at most so often, and counts how often."""
     stopping = asyncio.Event()
 
     async def kill() -> None:
-        while not stopping.is_set():
+        while not stopping.is_set() and kills.total() < most:
             await asyncio.sleep(chance.uniform(0.1, 1.5))
             service = chance.choice(services)
             await mesh.kill(service)
@@ -149,7 +151,7 @@ async def run_and_count(
     kills: Counter[str] = Counter()
     try:
         async with asyncio.timeout(LIMIT_SECONDS):
-            async with killing(mesh, random.Random(seed), services, kills):
+            async with killing(mesh, random.Random(seed), services, kills, KILLS * rounds):
                 await asyncio.gather(*(load.drive(mesh.client, rounds) for load in loads))
             await idle(mesh.client)
     except TimeoutError:

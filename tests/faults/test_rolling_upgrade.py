@@ -7,7 +7,7 @@ import asyncio
 import itertools
 import shutil
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from mnemesh_client import Agent, Mnemesh, text_of
 from mnemesh_testkit.databases.postgres import PostgresServer
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.server import Call, Reply
+from mnemesh_testkit.mesh.fork_server import ForkServer
 from mnemesh_testkit.mesh.processes import ProcessMesh
 from mnemesh_testkit.timeouts import scaled
 
@@ -47,19 +48,24 @@ def upgrade() -> None:
 
 
 @pytest.fixture(scope="module")
-def next_version(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The variables with which a process runs the next version."""
+def next_version(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+    """Forks the processes of the next version."""
     directory = tmp_path_factory.mktemp("next")
     for service in STORES:
         package = f"mnemesh_{service}"
         shutil.copytree(ROOT / "services" / service / "src" / package, directory / package)
         (directory / package / "store" / "migrations" / "versions" / "0101_next.py").write_text(REVISION)
-    return {"PYTHONPATH": str(directory)}
+    with ForkServer(directory / "log", directory) as server:
+        yield server
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def mesh(
-    tmp_path_factory: pytest.TempPathFactory, provider: FakeOpenAI, postgres_server: PostgresServer
+    tmp_path_factory: pytest.TempPathFactory,
+    provider: FakeOpenAI,
+    postgres_server: PostgresServer,
+    fork_server: ForkServer,
+    next_version: ForkServer,  # ends after the processes that it has forked
 ) -> AsyncIterator[ProcessMesh]:
     """Two replicas of the services that can have them, and one process each of the others."""
     names = {service: await postgres_server.create_database() for service in STORES}
@@ -71,6 +77,7 @@ async def mesh(
         },
         replicas=dict.fromkeys(REPLICATED, 2),
         gateway=True,
+        fork_server=fork_server,
     ) as running:
         yield running
     for name in names.values():
@@ -138,7 +145,7 @@ class Load:
 
 @pytest.mark.parametrize("how", ["SIGTERM", "kill"])
 async def test_each_process_is_replaced_under_load(
-    mesh: ProcessMesh, provider: FakeOpenAI, next_version: dict[str, str], how: str
+    mesh: ProcessMesh, provider: FakeOpenAI, next_version: ForkServer, how: str
 ) -> None:
     """The first pass upgrades the mesh, the second replaces the processes of the new version by others."""
     replicas = f"ipv4:{mesh.addresses['orchestrator']},{mesh.addresses['orchestrator-2']}"
@@ -162,10 +169,10 @@ async def test_each_process_is_replaced_under_load(
         await load.verify()
 
 
-async def test_version_of_an_older_schema_refuses_to_start(mesh: ProcessMesh, next_version: dict[str, str]) -> None:
+async def test_version_of_an_older_schema_refuses_to_start(mesh: ProcessMesh, next_version: ForkServer) -> None:
     for name in STORES:
         await mesh.stop(name)
-        mesh.change(name, {})
+        mesh.change(name)
         with pytest.raises(RuntimeError, match="0101"):
             await mesh.start(name)
         mesh.change(name, next_version)

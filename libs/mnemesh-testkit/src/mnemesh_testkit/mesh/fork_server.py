@@ -24,9 +24,15 @@ class ForkServer:
     The services end with it, and it ends with this process.
     """
 
-    def __init__(self, log: Path) -> None:
-        """Prepares it; its own output goes to `log`."""
+    def __init__(self, log: Path, packages: Path | None = None) -> None:
+        """Prepares it.
+
+        Args:
+            log: receives its own output.
+            packages: a directory whose packages replace the installed ones.
+        """
         self._log = log
+        self._packages = {} if packages is None else {"PYTHONPATH": str(packages)}
         self._starting: deque[Future[int]] = deque()
         self._ended: dict[int, Future[int]] = {}
 
@@ -39,7 +45,13 @@ class ForkServer:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 # Forked processes would lack the threads that a library has started in the forking one.
-                env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "0"},
+                env={
+                    **os.environ,
+                    "OPENBLAS_NUM_THREADS": "1",
+                    "OMP_NUM_THREADS": "1",
+                    "TOKENIZERS_PARALLELISM": "0",
+                    **self._packages,
+                },
                 start_new_session=True,
             )
         self._reader = Thread(target=self._read, name="fork-server")

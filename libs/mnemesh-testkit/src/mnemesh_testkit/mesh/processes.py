@@ -120,16 +120,18 @@ class ProcessMesh:
         }
         self._fork_server = fork_server
         self._served = {name: (name,) for name in services} if not one_process else {MESH: services}
-        self._services = {name: self._service(name, name, self.environment) for name in self._served}
+        self._services = {name: self._service(name, name, self.environment, fork_server) for name in self._served}
         for name in others:
             self._served[name] = (name,)
-            self.change(name, {})
+            self.change(name)
         self._exits = AsyncExitStack()
 
-    def _service(self, name: str, service: str, environment: Mapping[str, str]) -> ServiceProcess | ForkedService:
+    def _service(
+        self, name: str, service: str, environment: Mapping[str, str], fork_server: ForkServer | None
+    ) -> ServiceProcess | ForkedService:
         log = self.directory / f"{name}.log"
-        if self._fork_server is not None:
-            return ForkedService(self._fork_server, name, service, environment, log, self._served[name])
+        if fork_server is not None:
+            return ForkedService(fork_server, name, service, environment, log, self._served[name])
         names = self._served[name]
         arguments = ("mnemesh_cli.supervisor.one_process", *names) if service == MESH else (f"mnemesh_{service}",)
         return ServiceProcess(service, ("-m", *arguments), environment, log, names)
@@ -158,8 +160,8 @@ class ProcessMesh:
         found = [address for name, address in self.addresses.items() if name.partition("-")[0] == service]
         return found[0] if len(found) == 1 else f"ipv4:{','.join(found)}"
 
-    def change(self, name: str, environment: Mapping[str, str]) -> None:
-        """Sets variables of a process from its next start on."""
+    def change(self, name: str, fork_server: ForkServer | None = None) -> None:
+        """Sets the server that forks a process from its next start on: it may have imported another version."""
         service = name.partition("-")[0]
         own = (
             {}
@@ -169,7 +171,8 @@ class ProcessMesh:
                 f"MNEMESH_{service.upper()}_PORT": str(self._ports[name].number),
             }
         )
-        self._services[name] = self._service(name, service, {**self.environment, **own, **environment})
+        environment = {**self.environment, **own}
+        self._services[name] = self._service(name, service, environment, fork_server or self._fork_server)
 
     @property
     def names(self) -> tuple[str, ...]:
