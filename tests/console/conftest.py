@@ -9,7 +9,7 @@ import pytest_asyncio
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.timeouts import scaled
-from playwright.async_api import Browser, ConsoleMessage, Page, async_playwright, expect
+from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, async_playwright, expect
 
 from tests.console.browsers import BrowserMissing, find_browser
 
@@ -28,7 +28,7 @@ async def browser(is_full: bool) -> AsyncIterator[Browser]:
         running = await playwright.chromium.launch(
             executable_path=program.path,
             env={**os.environ, **program.environment},
-            args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"],
+            args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--process-per-site"],
         )
         yield running
         await running.close()
@@ -51,13 +51,22 @@ async def console_mesh(
         yield running
 
 
-@pytest_asyncio.fixture(loop_scope="module")
-async def page(browser: Browser, console_mesh: Mesh) -> AsyncIterator[Page]:
-    """A page with the console. The test fails if the page logs an error."""
-    errors: list[str] = []
-    context = await browser.new_context(
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def context(browser: Browser, console_mesh: Mesh) -> AsyncIterator[BrowserContext]:
+    """What the pages of a module share: the process that renders them, which a page that stays open keeps."""
+    opened = await browser.new_context(
         base_url=f"http://{console_mesh.addresses['gateway']}", viewport={"width": 1280, "height": 800}
     )
+    await (await opened.new_page()).goto("/livez")
+    yield opened
+    await opened.close()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def page(context: BrowserContext) -> AsyncIterator[Page]:
+    """A page with the console, which knows nothing of earlier ones. The test fails if the page logs an error."""
+    errors: list[str] = []
+    await context.clear_cookies()
     opened = await context.new_page()
     opened.set_default_timeout(SECONDS * 1000)
     opened.on("pageerror", lambda error: errors.append(str(error)))
@@ -70,5 +79,6 @@ async def page(browser: Browser, console_mesh: Mesh) -> AsyncIterator[Page]:
     opened.on("console", note)
     await opened.goto("/")
     yield opened
-    await context.close()
+    await opened.evaluate("localStorage.clear(); sessionStorage.clear()")
+    await opened.close()
     assert errors == []
