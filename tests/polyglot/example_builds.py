@@ -20,6 +20,8 @@ BUILD_SECONDS: Final = scaled(900)
 RUN_SECONDS: Final = scaled(300)
 _BLOCK: Final = "\n## {}\n\n```sh\n(.*?)```\n"
 _COMPLETE: Final = "complete"
+_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""In a build of a minute, Java does not optimize itself: that takes as much CPU time as the build."""
 
 
 class CommandError(Exception):
@@ -30,7 +32,8 @@ def environment() -> dict[str, str]:
     """Returns the variables of builds and programs: buf and Node.js come from the packages of this Python."""
     foreign = ("MNEMESH_", "PYTHON", "VIRTUAL_ENV")
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-    return {**inherited, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    return {"MAVEN_OPTS": _JAVA, **inherited, "PATH": path}
 
 
 def commands(language: str, heading: str) -> str:
