@@ -105,6 +105,20 @@ def test_refusal_names_the_roles(guarded: MeshThread) -> None:
     assert reason_of(error) == "PERMISSION_DENIED"
 
 
+def test_writer_defines_no_tool_by_an_agent_that_it_creates(guarded: MeshThread) -> None:
+    stub: Any = import_module("mnemesh.agents.v1.agents_service_pb2_grpc")
+    rpc: Any = import_module("mnemesh.agents.v1.agents_service_pb2")
+    source = 'def of_writer() -> str:\n    """Answers."""\n    return "pong"\n'
+    request = rpc.CreateAgentRequest(agent={"name": "n", "type": "AGENT_TYPE_LETTA_V1"}, tool_sources=[source])
+    with grpc.insecure_channel(guarded.mesh.addresses["orchestrator"]) as channel:
+        create = stub.AgentServiceStub(channel).CreateAgent
+        with pytest.raises(grpc.RpcError, match="tool_sources requires the role admin") as refused:
+            create(request, timeout=30, metadata=as_bearer(token(Role.WRITER)))
+        assert reason_of(refused.value) == "PERMISSION_DENIED"
+        made = create(request, timeout=30, metadata=as_bearer(token(Role.ADMIN))).agent
+    assert "of_writer" in [tool.name for tool in made.tools]
+
+
 @pytest.fixture(scope="module")
 def agents(guarded: MeshThread) -> tuple[Ids, Ids]:
     """The resources of two agents of an organization. Those of the second one contain the secret."""

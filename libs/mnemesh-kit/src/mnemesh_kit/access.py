@@ -32,6 +32,18 @@ def service_only(value: bool, field: str) -> bool:
     return value
 
 
+def admin_only(value: object, field: str) -> None:
+    """Refuses a value of a request that needs the role of an admin, although its RPC does not.
+
+    Raises:
+        PermissionDenied: a caller with a lower role sets it. Metadata: field, required_role, role.
+    """
+    role = current_principal().role
+    if value and not role.covers(Role.ADMIN):
+        text = f"{field} requires the role {Role.ADMIN.value}. The caller has the role {role.value}."
+        raise PermissionDenied(text, field=field, required_role=Role.ADMIN.value, role=role.value)
+
+
 FindOwners = Callable[[str, Iterable[str]], Awaitable[Mapping[str, Set[str]]]]
 """Returns the agents to which things of an organization belong, by the ids of the things that exist."""
 

@@ -196,7 +196,9 @@ class CreateAgentRequest(_message.Message):
 
     @_builtins.property
     def tool_sources(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Creates tools from these source texts and attaches them."""
+        """Creates tools from these source texts, or replaces those with the same names, and attaches them. For admins, like
+        CreateTool: PERMISSION_DENIED.
+        """
 
     @_builtins.property
     def view(self) -> Global___AgentView:

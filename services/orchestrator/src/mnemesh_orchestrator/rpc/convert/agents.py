@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 from mnemesh.agents.v1 import agents_pb2 as pb
 from mnemesh.agents.v1 import agents_service_pb2 as rpc
-from mnemesh_kit.access import refuse_limited
+from mnemesh_kit.access import admin_only, refuse_limited
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import derive_id, require_id, require_ids
 from mnemesh_kit.time import timestamp_to_proto
@@ -298,6 +298,7 @@ def agent_from_proto(message: pb.Agent) -> Agent:
 
 
 def _refuse_fields_of_others(request: rpc.CreateAgentRequest) -> None:
+    admin_only(request.tool_sources, "tool_sources")
     if request.agent.secrets:
         raise InvalidArgument("agent.secrets must be empty. Use secrets.", field="agent.secrets")
     if request.agent.group_ids:
