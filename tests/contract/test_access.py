@@ -268,6 +268,13 @@ def test_token_of_an_agent_names_only_senders_of_its_agents(guarded: MeshThread,
                         assert error is None or error.code() is not grpc.StatusCode.PERMISSION_DENIED, error
 
 
+def test_scopes_of_memories_that_name_no_agent_are_not_of_an_agent() -> None:
+    rpc: Any = import_module("mnemesh.recall.v1.episodes_service_pb2")
+    agent_id = new_id("agent")
+    request = rpc.ListFactsRequest(filter={"scopes": [{"agent_id": agent_id}, {"name": "sales"}]})
+    assert named(request, ("filter", "scopes", "agent_id")) == [agent_id, ""]
+
+
 def test_token_of_an_agent_does_not_connect_it_with_the_memory_of_others(
     guarded: MeshThread, agents: tuple[Ids, Ids]
 ) -> None:
