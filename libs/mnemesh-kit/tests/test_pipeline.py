@@ -77,6 +77,18 @@ async def test_error_does_not_hide_earlier_answers(database: Database) -> None:
         await database.write(write)
 
 
+async def test_each_answer_that_is_missing_has_the_first_error(database: Database) -> None:
+    def write(conn: sa.Connection) -> None:
+        wrong, skipped = _WRONG.send(conn, {"id": "x"}), _TEXT.send(conn, {"p_id": "x"})
+        for ask in (lambda: _texts(conn), skipped.first, wrong.changed):
+            with pytest.raises(sa.exc.ProgrammingError, match="missing"):
+                ask()
+        wrong.changed()
+
+    with pytest.raises(sa.exc.ProgrammingError, match="missing"):
+        await database.write(write)
+
+
 async def test_statements_that_were_not_prepared_because_of_an_error_are_prepared_later(database: Database) -> None:
     def fail(conn: sa.Connection) -> None:
         _WRONG.send(conn, {"id": "x"})

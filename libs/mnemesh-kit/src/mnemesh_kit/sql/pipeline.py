@@ -84,11 +84,12 @@ def _without_values(error: psycopg.Error) -> psycopg.Error:
 
 @dataclass(slots=True, eq=False)
 class Sent:
-    """A statement that was sent, and its result after that has arrived."""
+    """A statement that was sent, and its result or error after that has arrived."""
 
     text: bytes
     values: Sequence[Any] = ()
     result: PGresult | None = None
+    error: sa.exc.DBAPIError | None = None
     is_asked: bool = False
     """A flush request has asked the server for the answer."""
     prepares: bool = False
@@ -129,6 +130,7 @@ class Pipeline:
         self._names: dict[bytes, bytes] = {}
         self._numbers = itertools.count()
         self._pending: deque[Sent] = deque()
+        self._error: sa.exc.DBAPIError | None = None
         self._is_entered = False
         self._in_transaction = False
         self._socket = select.poll()
@@ -180,13 +182,15 @@ class Pipeline:
         return name
 
     def wait(self, sent: Sent) -> PGresult:
-        """Waits for the answer to a statement and returns it."""
-        if sent.result is None and not sent.is_asked:
+        """Waits for the answer to a statement and returns it, or raises its error, each time that it is asked for."""
+        if sent.error is None and sent.result is None and not sent.is_asked:
             ROUND_TRIPS.inc()
             self._flush(with_answers=True)
-        while sent.result is None:
+        while sent.error is None and sent.result is None:
             self._receive()
-        return sent.result
+        if sent.error is not None:
+            raise sent.error
+        return cast("PGresult", sent.result)
 
     def rows(self, result: PGresult) -> list[tuple[Any, ...]]:
         """Returns the rows of an answer."""
@@ -285,9 +289,13 @@ class Pipeline:
                 del self._names[sent.text]
             if result is None:
                 self.is_broken = True
-                raise self._failed(sent, psycopg.OperationalError("the connection to the server is lost"))
-            self.is_broken |= result.error_field(DiagnosticField.SEVERITY_NONLOCALIZED) in _ENDED
-            raise self._failed(sent, _without_values(error_from_result(result, "utf-8")))
+                self._error = self._failed(sent, psycopg.OperationalError("the connection to the server is lost"))
+            elif result.status == ExecStatus.FATAL_ERROR or self._error is None:
+                self.is_broken |= result.error_field(DiagnosticField.SEVERITY_NONLOCALIZED) in _ENDED
+                self._error = self._failed(sent, _without_values(error_from_result(result, "utf-8")))
+            # The server skips the statements after one that fails: they have its error.
+            sent.error = self._error
+            raise sent.error
         sent.result = result
 
     def _next_result(self) -> PGresult | None:
