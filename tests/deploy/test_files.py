@@ -41,7 +41,8 @@ def duplicate_keys(node: yaml.Node) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "name", ["docker-compose.yml", "deploy/docker-compose.tls.yml", "deploy/docker-compose.sandbox.yml"]
+    "name",
+    ["docker-compose.yml", *(f"deploy/docker-compose.{each}.yml" for each in ("tls", "sandbox", "replicas"))],
 )
 def test_no_key_is_set_twice(name: str) -> None:
     # An engine refuses a file with a key that is set twice; the parser of these tests does not.
@@ -98,6 +99,20 @@ def test_published_ports_are_bound_to_loopback_and_have_room_for_replicas(
     first, last = map(int, first_to_last.split("-"))
     assert (address, first, int(inner)) == ("127.0.0.1", port, port)
     assert last > first
+
+
+def test_the_replicas_fit_into_the_connections_of_the_database() -> None:
+    services = yaml.safe_load((ROOT / "deploy" / "docker-compose.replicas.yml").read_text())["services"]
+    *_, setting = services.pop("postgres")["command"]
+    replicas = {name: services.pop(name)["scale"] for name in SERVICE_NAMES if name in services}
+    assert services == {}
+    # An embedded vector index belongs to one process.
+    assert set(replicas) == set(SERVICE_NAMES) - {"recall", "archival"}
+    pools = sum(
+        replicas.get(name, 1) * import_module(f"mnemesh_{name}.config").Config().database_pool_size
+        for name in STORE_NAMES
+    )
+    assert pools < int(setting.removeprefix("max_connections="))
 
 
 def test_all_services_have_one_image_and_run_their_own_package(deployment: Any, service: str) -> None:
@@ -209,7 +224,7 @@ def test_only_the_sandbox_runs_as_root(deployment: Any, service: str) -> None:
     if service in ("tools", "files"):
         assert deployed["user"] == "root"
     else:
-        assert "user" not in service
+        assert "user" not in deployed
         assert deployed["cap_drop"] == ["ALL"]
 
 
