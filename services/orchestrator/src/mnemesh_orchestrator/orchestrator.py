@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from functools import cached_property, partial
+from functools import partial
 
 from mnemesh_kit.ids import IdSource
 from mnemesh_kit.secret_variables import SecretBox, SecretVariables
@@ -68,7 +68,7 @@ SUMMARY_SECONDS = 60.0
 
 
 class Orchestrator:
-    """The parts of a process: each is created when it is first used, from the parts that it needs.
+    """The parts of a process, in the order in which they are created from one another.
 
     The process and the tests both use this class.
 
@@ -126,72 +126,61 @@ class Orchestrator:
         self.token_estimator = TokenEstimator()
         self.metrics = TurnMetrics()
         self.child_runs = ChildRuns(stores.runs, stores.run_relations, self.event_broker, processors, clock)
+        self._connect_steps()
+        self._connect_engine()
+        self._connect_turns()
+        self._connect_worker()
+        self._connect_runs()
+        self._connect_windows()
+        self._connect_background()
+        self._connect_agents()
+        self._connect_lifecycle()
+        self._connect_tools()
         # Runs start runs: the tools of a turn need what executes turns.
         self.child_runs.connect(RunStarter(self.worker, self.approvals.cancel, self.cancellations.cancel_unbegun))
 
-    # The steps of a turn.
+    def _connect_steps(self) -> None:
+        """The parts of the steps of a turn."""
+        stores, services, clock, metrics = self.stores, self.services, self.clock, self.metrics
+        self.context = ContextReader(services, self.optional)
+        images = RequestImages(services.files, self.optional, clock)
+        self.requests = RequestAssembler(self.context, images, clock)
+        self.recall_writes = RecallWrites(stores.leases.overtake)
+        self.window_replacement = WindowReplacement(services.recall, self.recall_writes)
+        self.window_compactor = WindowCompactor(
+            context=self.context,
+            requests=self.requests,
+            compactor=model_compactor(
+                self.catalog, services.episodes, services.recall, clock, call_seconds=self.summary_seconds
+            ),
+            estimator=self.token_estimator,
+            replacement=self.window_replacement,
+            retry=self.retry,
+            clock=clock,
+            metrics=metrics,
+        )
+        self.turn_compaction = TurnCompaction(self.window_compactor, clock)
 
-    @cached_property
-    def builtin(self) -> BuiltinTools:
-        stores, services = self.stores, self.services
-        return BuiltinTools(
+    def _connect_engine(self) -> None:
+        """The step loop and its tools."""
+        stores, services, clock, metrics = self.stores, self.services, self.clock, self.metrics
+        self.builtin = BuiltinTools(
             blocks=services.core_memory,
             recall=services.recall,
             episodes=services.episodes,
             archival=services.archival,
-            clock=self.clock,
+            clock=clock,
             messages=AgentMessages(
-                stores.agents, stores.groups, self.child_runs, self.clock, self.config.agent_reply_seconds
+                stores.agents, stores.groups, self.child_runs, clock, self.config.agent_reply_seconds
             ),
             web_port=services.web,
             files=FileTools(services.files, self.optional),
             tools=services.tools,
             optional=self.optional,
-            schedules=ScheduleTools(stores.schedules, self.clock, self.schedule_changes),
+            schedules=ScheduleTools(stores.schedules, clock, self.schedule_changes),
         )
-
-    @cached_property
-    def context(self) -> ContextReader:
-        return ContextReader(self.services, self.optional)
-
-    @cached_property
-    def requests(self) -> RequestAssembler:
-        images = RequestImages(self.services.files, self.optional, self.clock)
-        return RequestAssembler(self.context, images, self.clock)
-
-    @cached_property
-    def recall_writes(self) -> RecallWrites:
-        return RecallWrites(self.stores.leases.overtake)
-
-    @cached_property
-    def window_replacement(self) -> WindowReplacement:
-        return WindowReplacement(self.services.recall, self.recall_writes)
-
-    @cached_property
-    def window_compactor(self) -> WindowCompactor:
-        services = self.services
-        return WindowCompactor(
-            context=self.context,
-            requests=self.requests,
-            compactor=model_compactor(
-                self.catalog, services.episodes, services.recall, self.clock, call_seconds=self.summary_seconds
-            ),
-            estimator=self.token_estimator,
-            replacement=self.window_replacement,
-            retry=self.retry,
-            clock=self.clock,
-            metrics=self.metrics,
-        )
-
-    @cached_property
-    def turn_compaction(self) -> TurnCompaction:
-        return TurnCompaction(self.window_compactor, self.clock)
-
-    @cached_property
-    def engine(self) -> Engine:
-        services, clock, metrics = self.services, self.clock, self.metrics
         budget = ContextBudget(self.token_estimator)
-        return Engine(
+        self.engine = Engine(
             context=self.context,
             budget=budget,
             compaction=self.turn_compaction,
@@ -209,69 +198,47 @@ class Orchestrator:
             committer=StepCommitter(services.recall, self.recall_writes, self.context, self.retry),
             retry=self.retry,
             clock=clock,
-            budgets=self.stores.budgets,
+            budgets=stores.budgets,
         )
 
-    # The execution of runs in this process.
-
-    @cached_property
-    def deltas(self) -> DeltaLog:
-        return DeltaLog(self.stores.deltas)
-
-    @cached_property
-    def journals(self) -> Journals:
-        return Journals(
-            self.stores.runs,
+    def _connect_turns(self) -> None:
+        """The journals, the inputs and the streams of runs."""
+        stores, services, clock = self.stores, self.services, self.clock
+        self.deltas = DeltaLog(stores.deltas)
+        self.journals = Journals(
+            stores.runs,
             self.deltas,
             publish=self.event_broker.publish,
             publish_unstored=partial(self.event_broker.publish, is_stored=False),
-            clock=self.clock,
+            clock=clock,
             retry=self.retry,
             keeps_traces=self.config.step_trace_days > 0,
         )
-
-    @cached_property
-    def lease_renewer(self) -> LeaseRenewer:
-        return LeaseRenewer(self.stores.leases, self.clock, self.instance_id)
-
-    @cached_property
-    def early_reads(self) -> EarlyReads:
-        return EarlyReads(self.context, self.lease_renewer, self.retry)
-
-    @cached_property
-    def inputs(self) -> InputRecorder:
-        return InputRecorder(self.stores.runs, self.services.recall)
-
-    @cached_property
-    def turns(self) -> TurnBuilder:
-        return TurnBuilder(
-            store=self.stores.runs,
+        self.lease_renewer = LeaseRenewer(stores.leases, clock, self.instance_id)
+        self.early_reads = EarlyReads(self.context, self.lease_renewer, self.retry)
+        self.inputs = InputRecorder(stores.runs, services.recall)
+        self.turns = TurnBuilder(
+            store=stores.runs,
             journals=self.journals,
             context=self.context,
             early=self.early_reads,
-            recall=self.services.recall,
+            recall=services.recall,
             writes=self.recall_writes,
             models=self.catalog,
             builtin=self.builtin,
             inputs=self.inputs,
             retry=self.retry,
-            clock=self.clock,
+            clock=clock,
         )
-
-    @cached_property
-    def transcripts(self) -> TranscriptInputs:
-        return TranscriptInputs(
-            self.stores.agents, self.services.recall, self.turns, self.requests, self.token_estimator, self.retry
+        self.transcripts = TranscriptInputs(
+            stores.agents, services.recall, self.turns, self.requests, self.token_estimator, self.retry
         )
+        self.streamer = RunStreamer(stores.runs, stores.deltas, self.deltas, self.event_broker, clock)
 
-    @cached_property
-    def streamer(self) -> RunStreamer:
-        return RunStreamer(self.stores.runs, self.stores.deltas, self.deltas, self.event_broker, self.clock)
-
-    @cached_property
-    def worker(self) -> RunWorker:
-        stores = self.stores
-        groups = GroupExecutor(stores.runs, stores.run_relations, self.child_runs, self.streamer, self.clock)
+    def _connect_worker(self) -> None:
+        """The execution of runs in this process."""
+        stores, clock, metrics = self.stores, self.clock, self.metrics
+        groups = GroupExecutor(stores.runs, stores.run_relations, self.child_runs, self.streamer, clock)
         works = Works(
             turns=self.turns,
             engine=self.engine,
@@ -286,124 +253,181 @@ class Orchestrator:
             leases=stores.leases,
             broker=self.event_broker,
             children=self.child_runs,
-            clock=self.clock,
-            metrics=self.metrics,
+            clock=clock,
+            metrics=metrics,
             max_stalled_claims=self.config.takeovers_without_progress,
         )
-        return RunWorker(
+        self.worker = RunWorker(
             stores.runs,
             stores.leases,
             self.lease_renewer,
             self.event_broker,
             self.deltas,
             execution,
-            self.metrics,
+            metrics,
             self.early_reads,
         )
+        self.replica_watcher = ReplicaWatcher(stores.leases, self.lease_renewer, self.worker, self.event_broker)
+        self.conversation_lock = ConversationLock(stores.leases, self.lease_renewer, self.worker.start_next, self.ids)
 
-    @cached_property
-    def replica_watcher(self) -> ReplicaWatcher:
-        return ReplicaWatcher(self.stores.leases, self.lease_renewer, self.worker, self.event_broker)
-
-    @cached_property
-    def conversation_lock(self) -> ConversationLock:
-        return ConversationLock(self.stores.leases, self.lease_renewer, self.worker.start_next, self.ids)
-
-    # The use cases of runs.
-
-    @cached_property
-    def cancellations(self) -> RunCancellations:
-        stores = self.stores
-        return RunCancellations(stores.runs, stores.leases, self.worker, self.streamer, self.inputs, self.clock)
-
-    @cached_property
-    def runs(self) -> RunService:
-        return RunService(
-            store=self.stores.runs,
+    def _connect_runs(self) -> None:
+        """The use cases of runs."""
+        stores, clock = self.stores, self.clock
+        self.cancellations = RunCancellations(
+            stores.runs, stores.leases, self.worker, self.streamer, self.inputs, clock
+        )
+        self.runs = RunService(
+            store=stores.runs,
             worker=self.worker,
             streamer=self.streamer,
             early=self.early_reads,
             models=self.catalog,
-            clock=self.clock,
+            clock=clock,
             ids=self.ids,
             processors=self.processors,
             cancellations=self.cancellations,
-            planner=GroupPlanner(self.stores.groups, self.stores.agents),
+            planner=GroupPlanner(stores.groups, stores.agents),
         )
-
-    @cached_property
-    def approvals(self) -> ApprovalService:
         seconds = self.config.approval_timeout_seconds
-        return ApprovalService(self.stores.approvals, self.runs, self.worker, self.clock, seconds)
-
-    @cached_property
-    def batches(self) -> BatchService:
-        return BatchService(self.stores.batches, self.runs, self.worker, self.clock, self.ids)
-
-    @cached_property
-    def budgets(self) -> BudgetService:
-        return BudgetService(self.stores.budgets, self.worker)
-
-    @cached_property
-    def callbacks(self) -> CallbackService:
-        stores = self.stores
-        return CallbackService(stores.callbacks, stores.runs, stores.batches, self.webhook_secrets, self.clock)
-
-    @cached_property
-    def webhook_secrets(self) -> WebhookSecrets:
-        return WebhookSecrets(self.box, self.clock)
-
-    @cached_property
-    def webhooks(self) -> WebhookService:
+        self.approvals = ApprovalService(stores.approvals, self.runs, self.worker, clock, seconds)
+        self.batches = BatchService(stores.batches, self.runs, self.worker, clock, self.ids)
+        self.budgets = BudgetService(stores.budgets, self.worker)
+        self.webhook_secrets = WebhookSecrets(self.box, clock)
+        self.callbacks = CallbackService(stores.callbacks, stores.runs, stores.batches, self.webhook_secrets, clock)
         hosts = frozenset(host.lower() for host in self.config.callback_hosts)
         public_only = self.config.auth_key_file is not None and not hosts
-        store, secrets = self.stores.webhooks, self.webhook_secrets
-        return WebhookService(store, secrets, self.clock, self.ids, hosts, public_only)
+        store, secrets = stores.webhooks, self.webhook_secrets
+        self.webhooks = WebhookService(store, secrets, clock, self.ids, hosts, public_only)
+        parts = (stores.schedules, self.runs, clock, self.ids, self.schedule_changes)
+        self.schedules = ScheduleService(*parts, started_at=clock.now())
+        self.steps = StepService(stores.steps)
 
-    @cached_property
-    def schedules(self) -> ScheduleService:
-        parts = (self.stores.schedules, self.runs, self.clock, self.ids, self.schedule_changes)
-        return ScheduleService(*parts, started_at=self.clock.now())
+    def _connect_windows(self) -> None:
+        """The use cases of conversations and their windows."""
+        stores, services, clock = self.stores, self.services, self.clock
+        self.renderer = ContextWindowRenderer(
+            self.builtin, self.context, self.requests, self.token_estimator, self.catalog
+        )
+        self.windows = ContextWindowService(
+            agents=stores.agents,
+            conversations=stores.conversations,
+            lock=self.conversation_lock,
+            approvals=stores.approvals,
+            recall=services.recall,
+            writes=self.recall_writes,
+            context=self.context,
+            renderer=self.renderer,
+            clock=clock,
+        )
+        self.previews = PreviewService(self.windows, self.turns, self.requests, stores.groups, clock, self.ids)
+        self.conversations = ConversationService(
+            store=stores.conversations,
+            agents=stores.agents,
+            parts=ConversationParts(
+                services.recall, services.core_memory, self.windows, self.conversation_lock, self.context
+            ),
+            context=self.context,
+            models=self.catalog,
+            clock=clock,
+            ids=self.ids,
+        )
+        self.compactions = CompactionService(
+            agents=stores.agents,
+            lock=self.conversation_lock,
+            replacement=self.window_replacement,
+            models=self.catalog,
+            previews=self.previews,
+            context=self.context,
+            compactor=self.window_compactor,
+            budgets=stores.budgets,
+        )
 
-    @cached_property
-    def steps(self) -> StepService:
-        return StepService(self.stores.steps)
-
-    @cached_property
-    def sleeptime(self) -> SleeptimeService:
-        stores = self.stores
-        return SleeptimeService(
+    def _connect_background(self) -> None:
+        """The work that no client asks for."""
+        stores, services, clock, metrics = self.stores, self.services, self.clock, self.metrics
+        self.sleeptime = SleeptimeService(
             store=stores.sleeptime,
             groups=stores.groups,
             agents=stores.agents,
-            recall=self.services.recall,
+            recall=services.recall,
             transcripts=self.transcripts,
             previews=self.previews,
             worker=self.worker,
         )
-
-    @cached_property
-    def extractions(self) -> MemoryExtractionService:
-        episodes = self.services.episodes
-        return MemoryExtractionService(
-            store=self.stores.extractions,
-            agents=self.stores.agents,
-            reader=MessageReader(self.services.recall),
+        episodes = services.episodes
+        self.extractions = MemoryExtractionService(
+            store=stores.extractions,
+            agents=stores.agents,
+            reader=MessageReader(services.recall),
             episodes=episodes,
             extractor=FactExtractor(self.catalog, StoredMemory(episodes), call_seconds=self.summary_seconds),
-            clock=self.clock,
-            metrics=self.metrics,
+            clock=clock,
+            metrics=metrics,
             instance_id=self.instance_id,
             tokens_per_day=self.config.extraction_tokens_per_day,
-            budgets=self.stores.budgets,
+            budgets=stores.budgets,
         )
 
-    # The use cases of agents, their conversations and their groups.
+    def _connect_agents(self) -> None:
+        """The use cases of agents and groups."""
+        stores, services, clock = self.stores, self.services, self.clock
+        self.agent_changes = AgentChanges(self.catalog, self.embedders, self.prompt_texts, self.secrets, clock)
+        self.agent_parts = AgentParts(services, self.catalog, self.context, self.requests, self.renderer)
+        self.group_changes = GroupChanges(
+            stores.groups, stores.agents, services.core_memory, services.recall, self.cancellations, clock
+        )
+        self.agent_deletion = AgentDeletion(stores.agents, self.agent_parts, self.group_changes, self.worker)
+        self.groups = GroupService(
+            store=stores.groups,
+            agents=stores.agents,
+            changes=self.group_changes,
+            recall=services.recall,
+            windows=self.windows,
+            lock=self.conversation_lock,
+            clock=clock,
+            ids=self.ids,
+        )
+        self.partners = PartnerService(
+            store=stores.partners,
+            agents=stores.agents,
+            changes=self.agent_changes,
+            parts=self.agent_parts,
+            deletion=self.agent_deletion,
+            groups=self.groups,
+            prompts=self.prompt_texts,
+            clock=clock,
+            ids=self.ids,
+        )
 
-    @cached_property
-    def agents(self) -> AgentService:
-        stores, services = self.stores, self.services
-        return AgentService(
+    def _connect_lifecycle(self) -> None:
+        """Creation and deletion, and what needs them."""
+        stores, services, clock = self.stores, self.services, self.clock
+        creation = AgentCreation(
+            store=stores.agents,
+            parts=self.agent_parts,
+            partners=self.partners,
+            deletion=self.agent_deletion,
+            models=self.catalog,
+            embedders=self.embedders,
+            prompts=self.prompt_texts,
+            secrets=self.secrets,
+            clock=clock,
+            ids=self.ids,
+        )
+        self.lifecycle = AgentLifecycle(stores.agents, creation, self.partners, self.agent_deletion, clock)
+        self.identities = IdentityService(
+            store=stores.identities,
+            runs=stores.runs,
+            retention=stores.retention,
+            schedules=stores.schedules,
+            lifecycle=self.lifecycle,
+            approvals=self.approvals,
+            blocks=services.core_memory,
+            recall=services.recall,
+            clock=clock,
+            ids=self.ids,
+        )
+        self.agents = AgentService(
             store=stores.agents,
             tools=services.tools,
             builtin=self.builtin,
@@ -417,108 +441,12 @@ class Orchestrator:
             renderer=self.renderer,
         )
 
-    @cached_property
-    def agent_parts(self) -> AgentParts:
-        return AgentParts(self.services, self.catalog, self.context, self.requests, self.renderer)
-
-    @cached_property
-    def agent_changes(self) -> AgentChanges:
-        return AgentChanges(self.catalog, self.embedders, self.prompt_texts, self.secrets, self.clock)
-
-    @cached_property
-    def agent_deletion(self) -> AgentDeletion:
-        return AgentDeletion(self.stores.agents, self.agent_parts, self.group_changes, self.worker)
-
-    @cached_property
-    def partners(self) -> PartnerService:
-        return PartnerService(
-            store=self.stores.partners,
-            agents=self.stores.agents,
-            changes=self.agent_changes,
-            parts=self.agent_parts,
-            deletion=self.agent_deletion,
-            groups=self.groups,
-            prompts=self.prompt_texts,
-            clock=self.clock,
-            ids=self.ids,
-        )
-
-    @cached_property
-    def lifecycle(self) -> AgentLifecycle:
-        creation = AgentCreation(
-            store=self.stores.agents,
-            parts=self.agent_parts,
-            partners=self.partners,
-            deletion=self.agent_deletion,
-            models=self.catalog,
-            embedders=self.embedders,
-            prompts=self.prompt_texts,
-            secrets=self.secrets,
-            clock=self.clock,
-            ids=self.ids,
-        )
-        return AgentLifecycle(self.stores.agents, creation, self.partners, self.agent_deletion, self.clock)
-
-    @cached_property
-    def renderer(self) -> ContextWindowRenderer:
-        return ContextWindowRenderer(self.builtin, self.context, self.requests, self.token_estimator, self.catalog)
-
-    @cached_property
-    def windows(self) -> ContextWindowService:
-        stores = self.stores
-        return ContextWindowService(
+    def _connect_tools(self) -> None:
+        """Tools, texts and models on request."""
+        stores, services, clock = self.stores, self.services, self.clock
+        self.prompts = SystemPromptService(self.prompt_texts)
+        self.tool_runner = ToolRunner(
             agents=stores.agents,
-            conversations=stores.conversations,
-            lock=self.conversation_lock,
-            approvals=stores.approvals,
-            recall=self.services.recall,
-            writes=self.recall_writes,
-            context=self.context,
-            renderer=self.renderer,
-            clock=self.clock,
-        )
-
-    @cached_property
-    def conversations(self) -> ConversationService:
-        services = self.services
-        return ConversationService(
-            store=self.stores.conversations,
-            agents=self.stores.agents,
-            parts=ConversationParts(
-                services.recall, services.core_memory, self.windows, self.conversation_lock, self.context
-            ),
-            context=self.context,
-            models=self.catalog,
-            clock=self.clock,
-            ids=self.ids,
-        )
-
-    @cached_property
-    def compactions(self) -> CompactionService:
-        return CompactionService(
-            agents=self.stores.agents,
-            lock=self.conversation_lock,
-            replacement=self.window_replacement,
-            models=self.catalog,
-            previews=self.previews,
-            context=self.context,
-            compactor=self.window_compactor,
-            budgets=self.stores.budgets,
-        )
-
-    @cached_property
-    def previews(self) -> PreviewService:
-        return PreviewService(self.windows, self.turns, self.requests, self.stores.groups, self.clock, self.ids)
-
-    @cached_property
-    def prompts(self) -> SystemPromptService:
-        return SystemPromptService(self.prompt_texts)
-
-    @cached_property
-    def tool_runner(self) -> ToolRunner:
-        services = self.services
-        return ToolRunner(
-            agents=self.stores.agents,
             builtin=self.builtin,
             tools=services.tools,
             secrets=self.secrets,
@@ -526,53 +454,7 @@ class Orchestrator:
             context=self.context,
             ids=self.ids,
         )
-
-    @cached_property
-    def generation(self) -> TextGenerationService:
-        return TextGenerationService(self.stores.agents, self.catalog, self.stores.budgets, self.clock, self.ids)
-
-    @cached_property
-    def group_changes(self) -> GroupChanges:
-        stores, services = self.stores, self.services
-        return GroupChanges(
-            stores.groups, stores.agents, services.core_memory, services.recall, self.cancellations, self.clock
-        )
-
-    @cached_property
-    def groups(self) -> GroupService:
-        return GroupService(
-            store=self.stores.groups,
-            agents=self.stores.agents,
-            changes=self.group_changes,
-            recall=self.services.recall,
-            windows=self.windows,
-            lock=self.conversation_lock,
-            clock=self.clock,
-            ids=self.ids,
-        )
-
-    @cached_property
-    def identities(self) -> IdentityService:
-        return IdentityService(
-            store=self.stores.identities,
-            runs=self.stores.runs,
-            retention=self.stores.retention,
-            schedules=self.stores.schedules,
-            lifecycle=self.lifecycle,
-            approvals=self.approvals,
-            blocks=self.services.core_memory,
-            recall=self.services.recall,
-            clock=self.clock,
-            ids=self.ids,
-        )
-
-    # The use cases of models.
-
-    @cached_property
-    def models(self) -> ModelService:
-        return ModelService(self.stores.providers, self.catalog, self.embedders)
-
-    @cached_property
-    def providers(self) -> ProviderService:
+        self.generation = TextGenerationService(stores.agents, self.catalog, stores.budgets, clock, self.ids)
+        self.models = ModelService(stores.providers, self.catalog, self.embedders)
         hosts = self.config.provider_hosts
-        return ProviderService(self.stores.providers, self.catalog, self.credentials, self.clock, self.ids, hosts)
+        self.providers = ProviderService(stores.providers, self.catalog, self.credentials, clock, self.ids, hosts)

@@ -73,11 +73,6 @@ def with_runs(payload: Payload, text_fields: tuple[str, ...]) -> dict[str, objec
     return {**payload, **runs}
 
 
-def without_runs(payload: Payload) -> dict[str, object]:
-    """Returns a payload of the server without the fields that `with_runs` adds."""
-    return {name: value for name, value in payload.items() if not name.startswith(_RUNS_PREFIX)}
-
-
 DENSE = "dense"
 TEXT = "text"
 
@@ -187,7 +182,7 @@ def stored_point(record: models.Record) -> StoredPoint:
     vector = record.vector.get(DENSE) if isinstance(record.vector, dict) else None
     return StoredPoint(
         id=UUID(str(record.id)),
-        payload=without_runs(record.payload or {}),
+        payload={name: value for name, value in (record.payload or {}).items() if not name.startswith(_RUNS_PREFIX)},
         vector=np.asarray(vector, dtype=np.float32) if vector is not None else None,
     )
 

@@ -11,7 +11,7 @@ from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.pages import matching
 from mnemesh_kit.time import Clock
-from mnemesh_types.messages import ApprovalDecision, Approve
+from mnemesh_types.messages import Approve
 
 from mnemesh_orchestrator.errors import ApprovalMismatch, NoPendingApproval
 from mnemesh_orchestrator.model.agents import AgentState
@@ -119,7 +119,7 @@ def decide(conn: sa.Connection, run: Run, answer: ApprovalAnswer) -> Decided:
     row = _addressed(conn, run.conversation_id, answer)
     approval = _DOCUMENT.decode(row.document)
     _require_matching(approval, answer)
-    decisions = _ENCODE(_sorted(answer.decisions))
+    decisions = _ENCODE(sorted(answer.decisions, key=lambda item: item.tool_call_id))
     taken = conn.execute(
         approvals.update()
         .where(approvals.c.id == approval.id, approvals.c.state == ApprovalState.PENDING)
@@ -181,10 +181,6 @@ def _expected(approval: Approval) -> list[str]:
 
 def _joined(call_ids: Sequence[str]) -> str:
     return " ".join(sorted(call_ids))
-
-
-def _sorted(decisions: Sequence[ApprovalDecision]) -> list[ApprovalDecision]:
-    return sorted(decisions, key=lambda item: item.tool_call_id)
 
 
 @dataclass(frozen=True, eq=False)

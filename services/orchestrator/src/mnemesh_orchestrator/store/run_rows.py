@@ -295,11 +295,6 @@ def approvals_awaited(conn: sa.Connection, run_ids: Sequence[str]) -> dict[str, 
     return found
 
 
-def progress_of_children(conn: sa.Connection, run_id: str) -> int:
-    """Returns the number of events of the runs that a run started, directly or through others."""
-    return int(conn.execute(_COUNT_EVENTS, {"p_ids": [run_id]}).scalar_one())
-
-
 def record_run(
     conn: sa.Connection, lease: Lease, entries: Sequence[JournalEntry], new_events: Sequence[RunEvent]
 ) -> None:
@@ -368,7 +363,7 @@ def progress(conn: sa.Connection, run_id: str) -> int:
     durable event of the runs that it started.
     """
     entries = int(conn.execute(sql.COUNT_ENTRIES, {"p_run": run_id}).scalar_one())
-    return newest_event(conn, run_id) + entries + progress_of_children(conn, run_id)
+    return newest_event(conn, run_id) + entries + int(conn.execute(_COUNT_EVENTS, {"p_ids": [run_id]}).scalar_one())
 
 
 def newest_event(conn: sa.Connection, run_id: str) -> int:

@@ -179,18 +179,6 @@ def secrets_from_proto(agent: pb.Agent) -> dict[str, str | None]:
     return values
 
 
-def secrets_to_proto(agent: Agent) -> list[pb.Secret]:
-    """Returns the messages of the variables of an agent, without values."""
-    return [
-        pb.Secret(
-            id=derive_id("secret", agent.id, secret.name),
-            key=secret.name,
-            update_time=timestamp_to_proto(secret.updated_at),
-        )
-        for secret in agent.secrets
-    ]
-
-
 def request_without_secrets(request: R, fingerprint: Callable[[str], str]) -> R:
     """Returns a copy of a request with a fingerprint in place of each value, to compare repeated requests by."""
     created: Mapping[str, str] = request.secrets if isinstance(request, rpc.CreateAgentRequest) else {}
@@ -230,7 +218,14 @@ def agent_to_proto(
         effective_model_settings=effective.to_proto(),
         effective_max_files_open=limits.max_files_open,
         effective_per_file_view_window_char_limit=limits.per_file_characters,
-        secrets=secrets_to_proto(agent),
+        secrets=[
+            pb.Secret(
+                id=derive_id("secret", agent.id, secret.name),
+                key=secret.name,
+                update_time=timestamp_to_proto(secret.updated_at),
+            )
+            for secret in agent.secrets
+        ],
         group_ids=group_ids,
         message_ids=message_ids,
         pending_approval_request_id=pending_approval,
