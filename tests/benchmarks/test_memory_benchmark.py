@@ -133,6 +133,7 @@ async def test_answers_are_scored_judged_and_resumed(
     assert len(fake_openai.requests) == before, "every question has its answer"
 
 
+@pytest.mark.full
 async def test_failed_answer_is_repeated_by_the_next_run(
     mesh: Mesh, fake_openai: FakeOpenAI, ferry: Dialogue, tmp_path: Path
 ) -> None:

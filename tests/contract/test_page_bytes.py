@@ -41,6 +41,7 @@ QUERIES = {
     "SearchTools": "tool answers",
 }
 TEXT = messages_service_pb2.SEARCH_MODE_TEXT
+ORDERS = (paging_pb2.SORT_ORDER_ASCENDING, paging_pb2.SORT_ORDER_DESCENDING)
 
 
 def method_of(name: str) -> MethodDescriptor:
@@ -158,12 +159,12 @@ async def filled(mesh: Mesh, openai: FakeOpenAI, mcp_url: str) -> dict[str, str]
 
 
 async def test_every_list_and_search_can_be_followed_in_pages_of_any_size(
-    mesh: Mesh, fake_openai: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
+    mesh: Mesh, fake_openai: FakeOpenAI, monkeypatch: pytest.MonkeyPatch, *, is_full: bool
 ) -> None:
     async with running(tools={f"echo_{number}": ECHO for number in range(ROWS)}) as remote:
         ids = await filled(mesh, fake_openai, remote.url)
-        for method in LISTS:
-            for order in (paging_pb2.SORT_ORDER_ASCENDING, paging_pb2.SORT_ORDER_DESCENDING):
+        for number, method in enumerate(LISTS):
+            for order in ORDERS if is_full else (ORDERS[number % 2],):
                 whole = [
                     row async for page in pages_of(mesh, method, listing(method, ids, order)) for row in rows_of(page)
                 ]

@@ -37,6 +37,7 @@ def test_messages_with_the_evidence_are_found(monkeypatch: pytest.MonkeyPatch, t
     require_better(scored(recall_quality.main, monkeypatch, tmp_path / "out.json", *variants), 2)
 
 
+@pytest.mark.full
 def test_passages_with_the_evidence_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     variants = ("--variants", "nameless", "--notes", "0", "--embedders", "mnemesh/wordllama-256")
     require_better(scored(retrieval_quality.main, monkeypatch, tmp_path / "out.json", *variants), 1)

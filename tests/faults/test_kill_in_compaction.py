@@ -66,6 +66,7 @@ async def ends_well(mesh: ProcessMesh, agent: Agent, running: asyncio.Task[Turn]
     assert [row.id for row in rows] == [window[0].id]
 
 
+@pytest.mark.full
 async def test_kill_during_the_summary_call(mesh: ProcessMesh, provider: FakeOpenAI) -> None:
     agent = await long_talk(mesh, provider)
     before = await window_of(mesh.client, agent)

@@ -18,6 +18,7 @@ from mnemesh_client.errors import InvalidArgument
 from mnemesh_testkit.fakes.embedders import FakeEmbedder
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.mesh.in_process import Mesh
+from mnemesh_testkit.plugin import sampled
 
 from .connections import Opened
 from .letta_database import DUMP, migrate, rows
@@ -149,7 +150,7 @@ async def test_exported_files_have_vectors_if_requested(tmp_path: Path, embedder
         assert [each for each in embedder.texts if each in TEXTS] == []
 
 
-@pytest.mark.parametrize("handle", ["openai/text-embedding-3-small", "proxy/text-embedding-3-small"])
+@pytest.mark.parametrize("handle", sampled(["openai/text-embedding-3-small", "proxy/text-embedding-3-small"], 2))
 async def test_letta_vectors_of_the_same_model_are_kept(tmp_path: Path, embedder: FakeEmbedder, handle: str) -> None:
     database = tmp_path / "letta.db"
     database.write_bytes(gzip.decompress(DUMP.read_bytes()))

@@ -23,6 +23,7 @@ def database(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.full
 async def test_postgresql_and_sqlite_have_the_same_records(database: Path, postgres_server: PostgresServer) -> None:
     name = await postgres_server.create_database()
     async with await psycopg.AsyncConnection.connect(postgres_server.url(name), autocommit=True) as connection:

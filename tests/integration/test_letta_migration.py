@@ -185,6 +185,7 @@ async def test_a_repeated_migration_has_the_whole_report(mesh: Mesh, database: P
     assert (await mesh.client.blocks.get(again.ids[unused])).label == "unused"
 
 
+@pytest.mark.full
 async def test_a_reader_that_is_cancelled_does_not_cost_the_connection(database: Path) -> None:
     """gRPC cancels the reader of a call that ends early. Others read on, and the database is closed."""
     add_messages(database, 1200)
@@ -223,6 +224,7 @@ async def test_an_agent_whose_model_is_unknown_stops_the_migration_before_it_beg
     assert [agent async for agent in mesh.client.agents.list()] == []
 
 
+@pytest.mark.full
 async def test_what_only_letta_accepts_costs_no_agent(mesh: Mesh, database: Path) -> None:
     ids = dict(rows(database, "SELECT name, id FROM agents"))
     with closing(sqlite3.connect(database)) as connection, connection:
@@ -258,6 +260,7 @@ async def test_what_only_letta_accepts_costs_no_agent(mesh: Mesh, database: Path
     assert "read_barometer" not in [tool.name for tool in pilot.tools]
 
 
+@pytest.mark.full
 async def test_a_group_that_cannot_exist_is_skipped_with_its_reason(mesh: Mesh, database: Path) -> None:
     with closing(sqlite3.connect(database)) as connection, connection:
         connection.execute(
@@ -309,6 +312,7 @@ async def test_a_fork_shows_the_messages_that_it_shares(mesh: Mesh, database: Pa
     assert (original.message_ids, original.HasField("forked_from_id")) == (found.message_ids, False)
 
 
+@pytest.mark.full
 async def test_what_no_agent_holds_is_reported_as_created_once(mesh: Mesh, database: Path) -> None:
     with closing(sqlite3.connect(database)) as connection, connection:
         connection.execute("DELETE FROM identities_agents")
@@ -325,6 +329,7 @@ async def test_what_no_agent_holds_is_reported_as_created_once(mesh: Mesh, datab
     assert {kind: again.counts[kind].created for kind in kinds} == dict.fromkeys(kinds, 0)
 
 
+@pytest.mark.full
 async def test_errors_of_runs_and_steps_are_those_of_letta(mesh: Mesh, database: Path) -> None:
     (run_id, step_id), *_ = rows(database, "SELECT run_id, id FROM steps WHERE run_id IS NOT NULL ORDER BY id")
     with closing(sqlite3.connect(database)) as connection, connection:

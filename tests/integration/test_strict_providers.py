@@ -87,7 +87,12 @@ WITH_SEND_MESSAGE = ("mistral", "kimi")
 @pytest.mark.parametrize(
     ("type_", "checks"),
     [
-        *(pytest.param("letta_v1", checks, id=f"letta_v1-{name}") for name, checks in SERVERS.items()),
+        *(
+            pytest.param(
+                "letta_v1", checks, id=f"letta_v1-{name}", marks=pytest.mark.full if name in WITH_SEND_MESSAGE else ()
+            )
+            for name, checks in SERVERS.items()
+        ),
         *(
             pytest.param(
                 "memgpt_v2", checks, id=f"memgpt_v2-{name}", marks=() if name in WITH_SEND_MESSAGE else pytest.mark.full

@@ -136,6 +136,7 @@ def test_watch_compares_once(cli: CommandLine, directory: Path) -> None:
     assert (code, out, "1 file compared, 0 changes" in err) == (0, "", True)
 
 
+@pytest.mark.full
 async def test_watch_ends_with_ctrl_c(cli: CommandLine, directory: Path) -> None:
     terminal = Terminal(cli.environment(), str(directory), "-f", "docs-6", "--settle", "0", command="watch")
     await terminal.open()

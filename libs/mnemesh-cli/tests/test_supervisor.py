@@ -133,6 +133,7 @@ async def test_one_process_runs_all_services_and_is_restarted_with_their_data(co
     assert ("orchestrator", "/mnemesh.agents.v1.AgentService/GetAgent") in served
 
 
+@pytest.mark.full
 async def test_services_exit_with_a_killed_supervisor_and_a_new_one_starts(
     supervisor: Supervisor, config: MeshConfig
 ) -> None:

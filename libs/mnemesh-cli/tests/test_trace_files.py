@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jsonschema_rs
+import pytest
 import pytest_asyncio
 from mnemesh.recall.v1 import episodes_pb2
 from mnemesh.recall.v1 import messages_service_pb2 as rpc
@@ -242,6 +243,7 @@ async def test_refresh_writes_only_changes(recall_agent: RecallAgent, tmp_path: 
     assert set(ids(directory, ARCHIVE)) == await recall_agent.traces()
 
 
+@pytest.mark.full
 async def test_export_watch_updates_files_until_a_signal_and_import_reads_them(
     mesh: "FakeMesh", recall: str, tmp_path: Path
 ) -> None:

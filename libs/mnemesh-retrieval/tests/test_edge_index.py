@@ -18,6 +18,7 @@ from mnemesh_retrieval.edge.shard import Shard, write_back
 from mnemesh_retrieval.errors import CollectionMismatch, IndexClosed, IndexFull, IndexLocked, VectorIndexError
 from mnemesh_retrieval.filters import EVERYTHING
 from mnemesh_retrieval.index import Collection, Point, SearchMode, SearchQuery
+from mnemesh_testkit.plugin import sampled
 from mnemesh_testkit.suites.vector_index import PLANTS, VectorIndexSuite, pid, point, unit
 
 
@@ -69,7 +70,7 @@ asyncio.run(write_for_ever())
 """
 
 
-@pytest.mark.parametrize("enough", [1, 300])
+@pytest.mark.parametrize("enough", sampled([300, 1], 2))
 async def test_kill_9_loses_no_acknowledged_write(tmp_path: Path, enough: int) -> None:
     with subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
@@ -264,7 +265,7 @@ def files_containing(directory: Path, canary: bytes) -> list[Path]:
     return [file for file in directory.rglob("*") if file.is_file() and canary in file.read_bytes()]
 
 
-@pytest.mark.parametrize("step", ["building", "before the swap", "in the swap", "after the swap"])
+@pytest.mark.parametrize("step", sampled(["in the swap", "building", "before the swap", "after the swap"], 4))
 async def test_crash_during_a_rewrite_leaves_one_complete_collection(tmp_path: Path, step: str) -> None:
     index = await EdgeIndex.open(tmp_path)
     await index.ensure_collection(PLANTS)

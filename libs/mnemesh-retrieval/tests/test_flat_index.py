@@ -21,6 +21,7 @@ from mnemesh_retrieval.flat.connections import READER_THREADS, Connections
 from mnemesh_retrieval.flat.file import CAPACITY, Codes
 from mnemesh_retrieval.index import Collection, Point, SearchMode, SearchQuery
 from mnemesh_retrieval.index_directory import move_aside
+from mnemesh_testkit.plugin import sampled
 from mnemesh_testkit.suites.vector_index import NOON, PLANTS, NearestIndexSuite, pid, point, unit
 
 
@@ -234,7 +235,7 @@ asyncio.run(write_forever())
 """
 
 
-@pytest.mark.parametrize("enough", [1, 300])
+@pytest.mark.parametrize("enough", sampled([300, 1], 2))
 async def test_sigkill_loses_no_acknowledged_write(tmp_path: Path, enough: int) -> None:
     with subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None

@@ -32,6 +32,7 @@ class TestServerAdapterOnLocalMode(VectorIndexSuite):
         await index.close()
 
 
+@pytest.mark.sampled(4)
 class TestServerAdapterOnTheWire(VectorIndexSuite):
     version = "1.20.0"
 

@@ -93,6 +93,7 @@ async def test_no_byte_of_erased_data_remains(archival: ArchivalServer, tmp_path
     assert await archival.texts("kept") == ["kept"]
 
 
+@pytest.mark.full
 async def test_postgresql_tables_are_rewritten(postgres_url: str, tmp_path: Path) -> None:
     from mnemesh_archival.config import Config
 

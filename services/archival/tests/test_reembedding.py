@@ -33,6 +33,7 @@ from mnemesh_retrieval.filters import Match
 from mnemesh_retrieval.index import Collection
 from mnemesh_retrieval.indexing import collections, indexer
 from mnemesh_retrieval.registry import HASHING, WORDLLAMA, make_embedder
+from mnemesh_testkit.plugin import sampled
 from mnemesh_testkit.timeouts import scaled
 
 from .archival_process import Process
@@ -186,7 +187,7 @@ async def test_interrupted_change_resumes(
     await archival.start()
 
 
-@pytest.mark.parametrize("crashes", [False, True])
+@pytest.mark.parametrize("crashes", sampled([True, False], 2))
 async def test_passage_deleted_while_it_is_copied_leaves_no_copy(
     archival: ArchivalServer, agent: str, crashes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,6 +49,7 @@ async def address_of(running: asyncio.subprocess.Process) -> str:
     raise AssertionError("the process ended before it listened")
 
 
+@pytest.mark.full
 async def test_process_serves_and_stops_on_sigterm(tmp_path: Path) -> None:
     async with process(tmp_path) as running:
         address = await address_of(running)

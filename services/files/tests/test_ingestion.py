@@ -11,6 +11,7 @@ from mnemesh_kit.call_context import DEFAULT_PRINCIPAL, as_principal
 from mnemesh_kit.errors import Unavailable
 from mnemesh_kit.failpoints import observed_by
 from mnemesh_kit.time import FrozenClock
+from mnemesh_testkit.plugin import sampled
 from mnemesh_testkit.suites.files.calls import REPLACE
 from mnemesh_testkit.timeouts import scaled
 
@@ -52,7 +53,8 @@ async def test_processing_again_uses_the_old_text_and_embeds_nothing(service: Se
 
 @pytest.mark.parametrize("change", ["delete", "replace"])
 @pytest.mark.parametrize(
-    "moment", ["call.before:InsertPassages", "call.after:InsertPassages", "sql.write.before:ingestion.complete"]
+    "moment",
+    sampled(["call.before:InsertPassages", "call.after:InsertPassages", "sql.write.before:ingestion.complete"], 2),
 )
 async def test_change_during_processing_leaves_no_passages(service: Service, change: str, moment: str) -> None:
     folder = await service.client.folder(chunk_size=64)

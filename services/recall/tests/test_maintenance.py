@@ -147,6 +147,7 @@ async def test_no_erased_byte_is_left_in_the_files(serve: Any, tmp_path: Path, c
             assert (await recall.SearchMessages(request)).hits[0].text == "harmless"
 
 
+@pytest.mark.full
 async def test_postgresql_rewrites_its_tables(
     serve: Any, postgres_url: str, tmp_path: Path, clock: FrozenClock
 ) -> None:

@@ -76,6 +76,7 @@ def test_server_is_healthy_keeps_its_secrets_and_stops_on_sigterm(
     assert process.wait(20) == 0
 
 
+@pytest.mark.full
 def test_tools_are_killed_with_a_killed_server(server: tuple[subprocess.Popen[str], str]) -> None:
 
     mark = f"orphaned_tool_of_{os.getpid()}"  # other processes may run this test at the same time
@@ -106,6 +107,7 @@ def test_tools_are_killed_with_a_killed_server(server: tuple[subprocess.Popen[st
         call.cancel()
 
 
+@pytest.mark.full
 def test_invalid_setting_is_reported_in_one_line(tmp_path: Path) -> None:
     env = {**os.environ, "MNEMESH_DATA_DIR": str(tmp_path), "MNEMESH_TOOLS_MIN_SANDBOX": "none"}
     done = subprocess.run(

@@ -13,6 +13,7 @@ from mnemesh_retrieval.edge.shard import surviving
 from mnemesh_retrieval.errors import IndexDamaged
 from mnemesh_retrieval.index_directory import FOLDER, KEPT
 from mnemesh_testkit.fakes.notes import NOTES, note_id
+from mnemesh_testkit.plugin import sampled
 from structlog.testing import capture_logs
 
 Rig = Any
@@ -64,7 +65,7 @@ async def require_recovery(rig: Rig) -> list[Any]:
 
 
 @flat
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", sampled(KINDS, 2))
 async def test_damaged_file_of_a_flat_index_is_rebuilt(rig: Rig, kind: str, is_full: bool) -> None:
     await filled(rig)
     logs: list[Any] = []

@@ -177,6 +177,7 @@ def test_a_run_calls_back_with_its_result(lab: Lab, rest: Rest, hook: Hook) -> N
     assert hook.bodies.empty(), "a redirect is followed, or an answered call is repeated"
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("other")
 def test_two_gateways_send_each_callback_once(lab: Lab, rest: Rest, hook: Hook) -> None:
     agents = [lab.agent() for _ in range(12)]

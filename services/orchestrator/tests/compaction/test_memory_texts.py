@@ -26,6 +26,7 @@ from mnemesh_orchestrator.model.episodes import (
     NewEpisode,
 )
 from mnemesh_orchestrator.prompt.assembly import heartbeat
+from mnemesh_testkit.plugin import sampled
 from mnemesh_types.messages import Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
 
 NOW = datetime(2026, 5, 1, 9, 30, tzinfo=UTC)
@@ -324,7 +325,8 @@ def test_complete_part_of_truncated_answer_is_used() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["[" * 100_000, '{"a":' * 100_000, '{"episodes": [' + '"a" b "' * 100_000, '{"a": [],' * 100_000]
+    "text",
+    sampled(["[" * 100_000, '{"a":' * 100_000, '{"episodes": [' + '"a" b "' * 100_000, '{"a": [],' * 100_000], 2),
 )
 def test_large_malformed_answers_are_rejected_quickly(text: str) -> None:
     assert answer_problem(text, MATERIAL) is not None

@@ -6,6 +6,7 @@ from mnemesh_orchestrator.model.agents import AgentType
 from mnemesh_orchestrator.model.conversations import open_request
 from mnemesh_orchestrator.model.rules import RequiresApproval
 from mnemesh_orchestrator.model.runs import StopReason
+from mnemesh_testkit.plugin import sampled
 from mnemesh_types.agents import CompactionSettings
 from mnemesh_types.messages import Approve
 
@@ -16,7 +17,7 @@ from .conftest import Speaker, roles, small_agent, summary_of, talk
 MODES = ("sliding_window", "all", "self_compact_sliding_window", "self_compact_all")
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", sampled(MODES, 2))
 @pytest.mark.parametrize("kind", [AgentType.LETTA_V1, AgentType.MEMGPT_V2])
 async def test_pending_approval_survives_compactions(
     world: World, speaker: Speaker, kind: AgentType, mode: str

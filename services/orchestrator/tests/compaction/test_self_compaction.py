@@ -13,6 +13,7 @@ from mnemesh_orchestrator.llm.wire import encode_body
 from mnemesh_orchestrator.model.agents import AgentType
 from mnemesh_orchestrator.model.models import ResponseFormat
 from mnemesh_orchestrator.model.rules import RunFirst
+from mnemesh_testkit.plugin import sampled
 from mnemesh_types.agents import CompactionSettings
 
 from ..support.model import Item, call, say, together
@@ -42,7 +43,7 @@ def rest(body: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("api", RENDERERS)
-@pytest.mark.parametrize("mode", ["self_compact_sliding_window", "self_compact_all"])
+@pytest.mark.parametrize("mode", sampled(["self_compact_sliding_window", "self_compact_all"], 2))
 @pytest.mark.parametrize("kind", [AgentType.LETTA_V1, AgentType.MEMGPT_V2])
 async def test_prefix_equals_that_of_normal_request(
     world: World, process: Process, speaker: Speaker, api: str, mode: str, kind: AgentType

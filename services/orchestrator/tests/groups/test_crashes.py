@@ -63,7 +63,7 @@ async def recovered(world: World) -> Process:
 @pytest.mark.parametrize("kind", [ManagerType.ROUND_ROBIN, ManagerType.DYNAMIC])
 async def test_run_survives_a_crash_at_every_point(tmp_path: Path, kind: ManagerType, sample: Sample) -> None:
     async with opened(tmp_path) as world:
-        await survives(world, kind, lambda points: sample(points, 18, 2))
+        await survives(world, kind, lambda points: sample(points, 36, 2))
 
 
 @pytest.mark.full

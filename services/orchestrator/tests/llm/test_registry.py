@@ -117,6 +117,7 @@ def test_keys_are_not_in_model_info_or_repr_of_settings() -> None:
     assert "topsecret" not in repr(model) + repr(at(None, api_key="topsecret", headers={"x-key": "topsecret"}))
 
 
+@pytest.mark.full
 def test_sdks_are_imported_on_first_use() -> None:
     program = """
 import asyncio, sys

@@ -10,6 +10,7 @@ from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.events import MessageEvent, RunEvent
 from mnemesh_orchestrator.model.rules import RequiresApproval
 from mnemesh_orchestrator.model.runs import Run, RunFilter, RunStatus, StopReason
+from mnemesh_testkit.plugin import sampled
 from mnemesh_types.messages import ApprovalDecision, Approve, Deny
 
 from ..support.faults import Crash, Faults
@@ -54,7 +55,9 @@ def returns(world: World, agent: Agent) -> list[str]:
     return [line for line in lines(world.window(agent).messages) if line.startswith("tool ")]
 
 
-@pytest.mark.parametrize("unavailable", ["archival.", "recall.get_context", "blocks.", "recall.commit_step"])
+@pytest.mark.parametrize(
+    "unavailable", sampled(["archival.", "recall.get_context", "blocks.", "recall.commit_step"], 3)
+)
 async def test_next_run_executes_the_decision_before_its_own_input(
     world: World, process: Process, unavailable: str
 ) -> None:

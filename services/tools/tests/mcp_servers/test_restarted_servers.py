@@ -8,6 +8,7 @@ from mnemesh.tools.v1 import mcp_servers_pb2 as pb
 from mnemesh.tools.v1 import mcp_servers_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2
 from mnemesh_testkit.errors import catch_refusal
+from mnemesh_testkit.plugin import sampled
 
 from ..conftest import Stubs
 from .remote_calls import run_tool
@@ -25,23 +26,26 @@ async def _stored(stubs: Stubs, server: Scripted) -> pb.McpServer:
 
 @pytest.mark.parametrize(
     "refusal",
-    [
-        rpc_error(404, -32001, "Session not found"),
-        rpc_error(404, -32600, "Session not found"),
-        rpc_error(400, -32000, "Bad Request: No valid session ID provided"),
-        rpc_error(400, -32600, "Bad Request: Missing session ID"),
-        rpc_error(400, -32602, "Invalid session"),
-        rpc_error(400, -32000, "Bad Request: Server not initialized"),
-        rpc_error(200, -32001, "Session not found."),
-        rpc_error(200, -32000, "Session expired"),
-        plain(404),
-        plain(404, "session not found"),
-        plain(400, "No valid session"),
-        plain(401),
-        plain(403, "forbidden"),
-        plain(410),
-        plain(421),
-    ],
+    sampled(
+        [
+            rpc_error(404, -32001, "Session not found"),
+            rpc_error(404, -32600, "Session not found"),
+            rpc_error(400, -32000, "Bad Request: No valid session ID provided"),
+            rpc_error(400, -32600, "Bad Request: Missing session ID"),
+            rpc_error(400, -32602, "Invalid session"),
+            rpc_error(400, -32000, "Bad Request: Server not initialized"),
+            rpc_error(200, -32001, "Session not found."),
+            rpc_error(200, -32000, "Session expired"),
+            plain(404),
+            plain(404, "session not found"),
+            plain(400, "No valid session"),
+            plain(401),
+            plain(403, "forbidden"),
+            plain(410),
+            plain(421),
+        ],
+        4,
+    ),
 )
 async def test_a_restarted_server_is_called_again_in_a_new_session(embedded: Stubs, refusal: Answer) -> None:
     async with scripted(refusal=refusal) as remote:

@@ -9,6 +9,7 @@ from mnemesh.tools.v1 import mcp_servers_pb2 as pb
 from mnemesh.tools.v1 import mcp_servers_service_pb2 as rpc
 from mnemesh_sandbox.redaction import Redactor
 from mnemesh_testkit.errors import catch_refusal
+from mnemesh_testkit.plugin import sampled
 from mnemesh_tools.mcp_clients.transports import ProgramOutput
 
 from ..conftest import Stubs
@@ -30,7 +31,7 @@ RESULTS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("result", RESULTS)
+@pytest.mark.parametrize("result", sampled(RESULTS, 3))
 @pytest.mark.parametrize("place", ["token", "header"])
 async def test_no_result_shows_a_value_of_the_settings(
     embedded: Stubs, tmp_path: Path, result: dict[str, Any], place: str

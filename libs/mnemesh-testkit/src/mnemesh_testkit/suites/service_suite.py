@@ -54,7 +54,7 @@ class OnPostgres:
     Without `--full`, every third case of the class runs on it, and each with concurrent callers.
     """
 
-    pytestmark = pytest.mark.sampled(3)
+    pytestmark = pytest.mark.sampled(6)
 
     @pytest_asyncio.fixture(scope="class", loop_scope="class")
     @classmethod

@@ -17,6 +17,7 @@ from mnemesh_kit.call_context import Principal, as_principal
 from mnemesh_kit.ids import new_id
 
 from mnemesh_testkit.errors import catch_refusal
+from mnemesh_testkit.plugin import sampled
 from mnemesh_testkit.suites.files.calls import (
     ABSENT_FILE,
     ABSENT_FOLDER,
@@ -335,7 +336,7 @@ class Duplicates(FilesCases):
         assert (answer.file.id, answer.outcome) == (first.id, rpc.UPLOAD_OUTCOME_REPLACED)
         assert (answer.file.revision, answer.file.metadata) == (1, '{"v": 2}')
 
-    @pytest.mark.parametrize("handling", [SKIP, ERROR, SUFFIX, REPLACE])
+    @pytest.mark.parametrize("handling", sampled([REPLACE, SKIP, ERROR, SUFFIX], 3))
     async def test_same_file_many_times_at_once(
         self, client: Files, folder: pb.Folder, handling: rpc.DuplicateHandling.ValueType
     ) -> None:
