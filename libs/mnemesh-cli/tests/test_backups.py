@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import pytest
@@ -281,16 +281,19 @@ def test_content_of_a_file_that_is_deleted_meanwhile(source: MeshStores, place: 
     assert manifest.services["files"].tables["blobs"].rows == ROWS - 1
 
 
-def test_lost_content_does_not_prevent_backups(source: MeshStores, place: Place) -> None:
-    content_path(source, "blob-02").unlink()
+def test_lost_and_damaged_contents_do_not_prevent_backups(source: MeshStores, place: Place) -> None:
+    content_path(source, "blob-01").unlink()
+    store_content(source, "blob-02", b"other")
     lines: list[str] = []
     manifest = make_backup(source, place, lines.append)
-    assert manifest.contents.rows == ROWS - 1
-    assert [line for line in lines if "lost" in line] == ["the content blob-02 of a file is lost; see `mnemesh verify`"]
-    store_content(source, "blob-02", b"other")
-    with pytest.raises(BackupError, match="The content blob-02 of a file is damaged"):
-        make_backup(source, place, ignore)
-    assert find_backups(place) == [manifest.id]
+    assert manifest.contents.rows == ROWS - 2
+    assert sorted(line for line in lines if "lost" in line) == [
+        f"the content blob-0{number} of a file is lost or damaged; see `mnemesh verify`" for number in (1, 2)
+    ]
+    findings = verify_backup(source, place, manifest)
+    assert [finding for finding in findings if "of an upload" in finding] == [
+        f"the content blob-0{number} of an upload does not exist" for number in (1, 2)
+    ]
 
 
 def test_keys_of_secrets_are_in_a_backup_if_asked(tmp_path: Path, source: MeshStores) -> None:
@@ -418,6 +421,26 @@ def test_empty_mesh_has_no_findings(target: MeshStores) -> None:
     assert (code, output) == (0, "no findings: the mesh\n")
 
 
+@contextmanager
+def refusing(server: Any, after: int) -> Iterator[None]:
+    """Makes a bucket refuse objects after some."""
+    stored, app = 0, server._server.app
+
+    def store_or_refuse(environ: dict[str, Any], start_response: Any) -> Any:
+        nonlocal stored
+        stored += environ["REQUEST_METHOD"] == "PUT"
+        if stored <= after:
+            return app(environ, start_response)
+        start_response("403 FORBIDDEN", [])
+        return []
+
+    server._server.app = store_or_refuse
+    try:
+        yield
+    finally:
+        server._server.app = app
+
+
 @pytest.mark.full
 def test_backups_in_a_bucket(source: MeshStores, target: MeshStores, monkeypatch: pytest.MonkeyPatch) -> None:
     import boto3
@@ -440,9 +463,13 @@ def test_backups_in_a_bucket(source: MeshStores, target: MeshStores, monkeypatch
         assert rows_of(target) == rows_of(source)
         keys = [item["Key"] for item in client.list_objects_v2(Bucket="kept")["Contents"]]
         assert all(key.startswith((f"mesh/backups/{second.id}/", "mesh/contents/")) for key in keys)
-        client.close()
         with pytest.raises(BackupError, match=r"s3://absent/mesh.*NoSuchBucket"):
             make_backup(source, open_place("s3://absent/mesh"), ignore)
+        with refusing(server, after=20), pytest.raises(BackupError, match=r"s3://kept/mesh/backups/.*\(403\)"):
+            make_backup(source, place, ignore)
+        assert find_backups(place) == [second.id]
+        assert not [finding for finding in verify_backup(source, place, second) if "damaged" in finding]
+        client.close()
     finally:
         server.stop()
 

@@ -49,7 +49,7 @@ class Content:
 
 
 class _ContentsGone(Exception):
-    """Contents were removed after the watermark, or are lost."""
+    """Contents were removed after the watermark, or are lost or damaged."""
 
     def __init__(self, ids: set[str]) -> None:
         super().__init__(ids)
@@ -66,7 +66,7 @@ def make_backup(stores: MeshStores, place: Place, report: Report, *, passphrase:
         passphrase: encrypts the keys of secrets, which are then in the backup. None leaves them out.
 
     Raises:
-        BackupError: the schema of a database is of another version, a content is damaged, or a file cannot be written.
+        BackupError: the schema of a database is of another version, or a file cannot be written.
         StartupError: a database cannot be read.
     """
     keys = None if passphrase is None else sealed_keys(stores, passphrase)
@@ -110,7 +110,7 @@ def _write_at_watermark(
         if gone - lost:
             raise _ContentsGone(gone)
         for content_id in gone:
-            report(f"the content {content_id} of a file is lost; see `mnemesh verify`")
+            report(f"the content {content_id} of a file is lost or damaged; see `mnemesh verify`")
         contents = [content for content in contents if content.id not in gone]
         lines = (msgspec.json.encode([content.id, content.size, copied[content.id]]) for content in contents)
         listed = write_part(place, contents_name(backup_id), ("id", "size", "sha256"), lines)
@@ -167,7 +167,7 @@ class _ContentCopier:
         self._hashes: dict[str, str] = {}
 
     def copy(self, contents: Iterable[Content]) -> Mapping[str, str]:
-        """Copies contents. Returns the SHA-256 of each that the place has by id."""
+        """Copies contents that are whole. Returns the SHA-256 of each that the place has by id."""
 
         async def copy() -> None:
             async with self._stores.contents() as source:
@@ -187,12 +187,11 @@ class _ContentCopier:
         try:
             with self._place.draft() as draft:
                 size, sha256 = await write_content(draft, source.read(content.id))
-                if size != content.size or content.sha256 not in ("", sha256):
-                    raise BackupError(f"The content {content.id} of a file is damaged. Run `mnemesh verify`.")
-                self._place.put(draft, name)
+                if size == content.size and content.sha256 in ("", sha256):
+                    self._place.put(draft, name)
+                    self._hashes[content.id] = sha256
         except self._stores.content_missing:
             return
-        self._hashes[content.id] = sha256
 
 
 def _require_complete(place: Place, manifest: Manifest) -> None:
