@@ -102,11 +102,10 @@ class DirectoryPlace:
 
     def open(self, name: str) -> BinaryIO:
         """See Place.open."""
-        with self._errors():
-            try:
-                return (self._directory / name).open("rb")
-            except FileNotFoundError:
-                raise BackupError(f"The backup has no file {self._directory / name}.") from None
+        try:
+            return (self._directory / name).open("rb")
+        except OSError as error:
+            raise BackupError(f"{self._directory / name} cannot be read: {error.strerror}.") from error
 
     def names(self, prefix: str) -> dict[str, int]:
         """See Place.names."""

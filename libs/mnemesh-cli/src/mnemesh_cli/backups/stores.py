@@ -105,7 +105,7 @@ class MeshStores:
         try:
             yield store
         except (StorageFull, Unavailable) as error:
-            raise BackupError(error.message) from error
+            raise BackupError(f"The contents of files cannot be used: {error.__cause__ or error.message}") from error
         finally:
             await store.close()
 
