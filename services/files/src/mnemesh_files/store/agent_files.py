@@ -33,7 +33,7 @@ from mnemesh_files.model.agent_files import (
 from mnemesh_files.store import agent_rows
 from mnemesh_files.store import agent_rows as rows
 from mnemesh_files.store.agent_rows import AgentRow, open_folder, open_windows
-from mnemesh_files.store.folder_rows import folder_from_row
+from mnemesh_files.store.folder_rows import ROWS as FOLDER_ROWS
 from mnemesh_files.store.folder_rows import require as require_folder
 from mnemesh_files.store.tables import agent_folders, agents, files, folders, request_ledger
 
@@ -145,7 +145,7 @@ class AgentFileStore:
                 return [str(count), str(revision)]
 
             (count, revision), _ = self._requests.once(conn, key, effect)
-            folder = folder_from_row(require_folder(conn, organization_id, folder_id))
+            folder = FOLDER_ROWS.from_row(require_folder(conn, organization_id, folder_id))
             return Attachment(folder, int(count), int(revision))
 
         return await self._database.write(write)
@@ -178,7 +178,7 @@ class AgentFileStore:
 
         def read(conn: sa.Connection) -> Page[Folder]:
             found = paginate(conn, sa.select(held), page, key=key, id=held.c.id, scope=sa.true())
-            return found.map(folder_from_row)
+            return found.map(FOLDER_ROWS.from_row)
 
         return await self._database.read(read)
 
@@ -373,7 +373,7 @@ def _held_folder(agent: AgentRow, row: sa.Row[Any], opened: Sequence[HeldFile]) 
     query = rows.HELD.where(files.c.folder_id == row.id).order_by(files.c.name).limit(MAX_LISTED_FILES)
     listed = {each.id: rows.held_file(each) for each in agent.conn.execute(query, agent.parameters)}
     listed |= {file.file_id: file for file in opened if file.folder_id == row.id}
-    return HeldFolder(folder_from_row(row), tuple(sorted(listed.values(), key=lambda file: file.name)))
+    return HeldFolder(FOLDER_ROWS.from_row(row), tuple(sorted(listed.values(), key=lambda file: file.name)))
 
 
 def _is_held(conn: sa.Connection, values: dict[str, str]) -> bool:

@@ -11,11 +11,11 @@ import sqlalchemy as sa
 from mnemesh_kit.errors import Aborted
 from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.prepared import Prepared
+from mnemesh_kit.sql.rows import Rows
 from mnemesh_types.files import FileHeader, FileStatus
-from mnemesh_types.provenance import Provenance
 
 from mnemesh_files.errors import FileNotFound
-from mnemesh_files.model.files import PROVENANCE, Content, File, media_type_of, suffixed
+from mnemesh_files.model.files import Content, File, media_type_of, suffixed
 from mnemesh_files.store import agent_rows
 from mnemesh_files.store.tables import blobs, files, folders, removals, segments, upload_parts
 
@@ -36,12 +36,7 @@ _RANGE = (
 
 AFTER_LEASE: Final = timedelta(minutes=1)
 """An insertion into the archive that began within a lease has ended then."""
-_VALUES: Final = (
-    *("id", "folder_id", "name", "original_name", "media_type", "media_type_given", "size_bytes", "sha256"),
-    *("created_at", "updated_at", "error_message", "total_chunks", "chunks_embedded", "total_lines", "total_chars"),
-    *("total_pages", "path", "original_created_at", "original_updated_at", "metadata", "revision", "source_url"),
-    *("blob_id", "text_id", "searchable"),
-)
+_ROWS: Final = Rows(files, File, inline=("provenance",))
 UNPARSED: Final[dict[str, Any]] = dict.fromkeys(
     (
         *("error_message", "text_id", "total_chunks", "chunks_embedded", "total_lines", "total_chars", "total_pages"),
@@ -302,12 +297,7 @@ def named(conn: sa.Connection, organization_id: str, folder_id: str, name: str) 
 
 
 def file_from_row(row: sa.Row[Any]) -> File:
-    return File(
-        **{name: getattr(row, name) for name in _VALUES},
-        status=FileStatus(row.status),
-        warnings=tuple(msgspec.json.decode(row.warnings)) if row.warnings else (),
-        provenance=Provenance(**{name: getattr(row, name) for name in PROVENANCE}),
-    )
+    return _ROWS.from_row(row, **({} if row.warnings else {"warnings": ()}))
 
 
 def free_name(conn: sa.Connection, organization_id: str, folder_id: str, name: str) -> str:

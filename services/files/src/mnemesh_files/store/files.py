@@ -10,6 +10,7 @@ from mnemesh_kit.idempotency import Ledger, RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.pages import paginate
+from mnemesh_kit.sql.rows import Rows
 from mnemesh_kit.time import Clock
 from mnemesh_types.files import DuplicateHandling, FileFilter, FileHeader, FileStatus, Upload, UploadOutcome
 
@@ -20,6 +21,8 @@ from mnemesh_files.store import file_rows as rows
 from mnemesh_files.store.tables import blobs, files, request_ledger, upload_parts, uploads
 
 EXPIRED_AT_ONCE = 100
+_UPLOADS: Final = Rows(uploads, Upload)
+_PARTS: Final = Rows(upload_parts, UploadPart)
 
 _ORDERS: Final = {
     FileOrder.CREATED: files.c.created_at,
@@ -149,34 +152,27 @@ class UploadStore:
         def effect(conn: sa.Connection) -> list[str]:
             if conn.execute(count).scalar_one() >= limit:
                 raise TooManyUploads(limit)
-            conn.execute(
-                uploads.insert().values(
-                    organization_id=organization_id,
-                    id=upload.id,
-                    header=msgspec.json.encode(upload.header).decode(),
-                    received_bytes=0,
-                    created_at=upload.created_at,
-                    expires_at=upload.expires_at,
-                )
-            )
+            conn.execute(uploads.insert().values(_UPLOADS.to_row(upload, organization_id=organization_id)))
             return [upload.id]
 
         return (await self._requests.write_once(key, effect))[0][0]
 
     async def get(self, organization_id: str, upload_id: str) -> Upload:
-        return await self._database.read(lambda conn: _upload(self._require(conn, organization_id, upload_id)))
+        return await self._database.read(
+            lambda conn: _UPLOADS.from_row(self._require(conn, organization_id, upload_id))
+        )
 
     async def parts(self, organization_id: str, upload_id: str) -> list[UploadPart]:
         """Returns the parts, in order."""
         query = (
-            sa.select(upload_parts.c.blob_id, upload_parts.c.offset, upload_parts.c.size_bytes)
+            sa.select(upload_parts)
             .where(upload_parts.c.organization_id == organization_id, upload_parts.c.upload_id == upload_id)
             .order_by(upload_parts.c.offset)
         )
 
         def read(conn: sa.Connection) -> list[UploadPart]:
             self._require(conn, organization_id, upload_id)
-            return [UploadPart(*row) for row in conn.execute(query)]
+            return [_PARTS.from_row(row) for row in conn.execute(query)]
 
         return await self._database.read(read)
 
@@ -184,18 +180,10 @@ class UploadStore:
         """Adds a part that is stored. Returns False if another call has added data at its offset."""
 
         def write(conn: sa.Connection) -> bool:
-            row = self._require(conn, organization_id, upload_id)
-            if row.received_bytes != part.offset:
+            if self._require(conn, organization_id, upload_id).received_bytes != part.offset:
                 return False
-            conn.execute(
-                upload_parts.insert().values(
-                    organization_id=organization_id,
-                    upload_id=upload_id,
-                    offset=part.offset,
-                    size_bytes=part.size_bytes,
-                    blob_id=part.blob_id,
-                )
-            )
+            row = _PARTS.to_row(part, organization_id=organization_id, upload_id=upload_id)
+            conn.execute(upload_parts.insert().values(row))
             is_blob = sa.and_(blobs.c.organization_id == organization_id, blobs.c.id == part.blob_id)
             conn.execute(blobs.update().where(is_blob).values(size_bytes=part.size_bytes))
             received = {"received_bytes": part.offset + part.size_bytes, "expires_at": expires_at}
@@ -239,11 +227,6 @@ class UploadStore:
 
 def _is_upload(organization_id: str, upload_id: str) -> sa.ColumnElement[bool]:
     return sa.and_(uploads.c.organization_id == organization_id, uploads.c.id == upload_id)
-
-
-def _upload(row: sa.Row[Any]) -> Upload:
-    header = msgspec.json.decode(row.header, type=FileHeader)
-    return Upload(row.id, header, row.received_bytes, row.created_at, row.expires_at)
 
 
 class FileStore:

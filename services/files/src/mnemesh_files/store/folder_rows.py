@@ -1,17 +1,16 @@
 """The rows of folders: reading, the counters and the revision, and tombstones."""
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
+from mnemesh_kit.sql.rows import Rows
 from mnemesh_types.files import Folder
-from mnemesh_types.provenance import Provenance
 
 from mnemesh_files.errors import FolderNameTaken, FolderNotFound
-from mnemesh_files.model.files import PROVENANCE
 from mnemesh_files.store.tables import folders
 
-_VALUES = ("id", "name", "description", "instructions", "metadata", "embedder", "chunk_size", "archive_id")
+ROWS: Final = Rows(folders, Folder, inline=("provenance",))
 _LIVE = sa.select(folders).where(
     folders.c.organization_id == sa.bindparam("org"),
     folders.c.id == sa.bindparam("folder"),
@@ -56,29 +55,10 @@ def require_free_name(conn: sa.Connection, organization_id: str, name: str, fold
 
 def insert(conn: sa.Connection, organization_id: str, folder: Folder) -> None:
     """Inserts a new, empty folder."""
-    values = {name: getattr(folder, name) for name in _VALUES}
-    conn.execute(
-        folders.insert().values(
-            organization_id=organization_id,
-            name_folded=folder.name.casefold(),
-            created_at=folder.created_at,
-            updated_at=folder.updated_at,
-            changed_at=folder.created_at,
-            **values,
-            **{name: getattr(folder.provenance, name) for name in PROVENANCE},
-        )
+    row = ROWS.to_row(
+        folder, organization_id=organization_id, name_folded=folder.name.casefold(), changed_at=folder.created_at
     )
-
-
-def folder_from_row(row: sa.Row[Any]) -> Folder:
-    return Folder(
-        **{name: getattr(row, name) for name in _VALUES},
-        created_at=row.created_at,
-        updated_at=row.updated_at,
-        file_count=row.file_count,
-        size_bytes=row.size_bytes,
-        provenance=Provenance(**{name: getattr(row, name) for name in PROVENANCE}),
-    )
+    conn.execute(folders.insert().values(row))
 
 
 def count(

@@ -102,7 +102,7 @@ class FolderStore:
 
     async def get(self, organization_id: str, folder_id: str) -> Folder:
         return await self._database.read(
-            lambda conn: rows.folder_from_row(rows.require(conn, organization_id, folder_id))
+            lambda conn: rows.ROWS.from_row(rows.require(conn, organization_id, folder_id))
         )
 
     async def list_page(
@@ -114,7 +114,7 @@ class FolderStore:
             query = sa.select(folders).where(_matches(organization_id, filter_))
             scope = rows.live(organization_id)
             found = paginate(conn, query, page, key=_ORDERS[order], id=folders.c.id, scope=scope)
-            return found.map(rows.folder_from_row)
+            return found.map(rows.ROWS.from_row)
 
         return await self._database.read(read)
 

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from mnemesh_kit.errors import NotFound
 from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.prepared import Prepared
+from mnemesh_kit.sql.rows import Rows
 from mnemesh_kit.time import Clock
 from mnemesh_types.files import FileStatus
 
@@ -70,35 +71,16 @@ class PassageLines:
     end_line: int
 
 
-def passage_values(
-    organization_id: str, file_id: str, text_id: str, passages: Sequence[FilePassage]
-) -> list[dict[str, Any]]:
-    return [
-        {
-            "organization_id": organization_id,
-            "file_id": file_id,
-            "text_id": text_id,
-            "position": passage.position,
-            "passage_id": passage.passage_id,
-            "text_hash": passage.text_hash,
-            "embedded": passage.embedded,
-            "start_line": passage.start_line,
-            "end_line": passage.end_line,
-        }
-        for passage in passages
-    ]
+_PASSAGES: Final = Rows(file_passages, FilePassage)
+_REMOVALS: Final = Rows(removals, Removal)
 
 
 def by_text(conn: sa.Connection, organization_id: str, file_id: str) -> Mapping[str, Sequence[FilePassage]]:
     """Returns the passages of all texts of a file, by text, in order."""
-    query = (
-        sa.select(*(_p.text_id, _p.position, _p.passage_id, _p.text_hash, _p.start_line, _p.end_line, _p.embedded))
-        .where(is_of_file(organization_id, file_id))
-        .order_by(_p.text_id, _p.position)
-    )
+    query = sa.select(file_passages).where(is_of_file(organization_id, file_id)).order_by(_p.text_id, _p.position)
     found: dict[str, list[FilePassage]] = {}
     for row in conn.execute(query):
-        found.setdefault(row.text_id, []).append(FilePassage(*row[1:]))
+        found.setdefault(row.text_id, []).append(_PASSAGES.from_row(row))
     return found
 
 
@@ -224,7 +206,8 @@ class IngestionStore:
         """
         for some in _batches(file_rows.segment_rows(job.organization_id, job.file.id, text.id, text.lines)):
             await self._add(job, segments, some)
-        values = passage_values(job.organization_id, job.file.id, text.id, passages)
+        of = {"organization_id": job.organization_id, "file_id": job.file.id, "text_id": text.id}
+        values = [_PASSAGES.to_row(passage, **of) for passage in passages]
         for start in range(0, len(values), BATCH_ROWS):
             await self._add(job, file_passages, values[start : start + BATCH_ROWS])
 
@@ -398,7 +381,7 @@ class RemovalStore:
             for row in found:
                 mine = file_rows.is_removal(row.organization_id, row.kind, row.id)
                 conn.execute(removals.update().where(mine).values(due_at=until))
-            return [Removal(row.organization_id, row.kind, row.id, msgspec.json.decode(row.details)) for row in found]
+            return [_REMOVALS.from_row(row) for row in found]
 
         if await self._database.read(lambda conn: _REMOVAL_DUE.first(conn, {"now": now}), snapshot=False) is None:
             return []

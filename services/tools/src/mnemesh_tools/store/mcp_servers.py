@@ -1,89 +1,32 @@
 """The rows of MCP servers, of the tools that they report, and of authorizations and runs."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import fields
 from datetime import datetime
 from typing import Any, Final
 
-import msgspec
 import sqlalchemy as sa
 from mnemesh_kit.audit import note_change
 from mnemesh_kit.errors import RequestIdReused
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.sql.pages import paginate
-from mnemesh_types.tools import McpServerStatus, SchemaStatus
+from mnemesh_kit.sql.rows import Rows
+from mnemesh_types.tools import SchemaStatus
 
 from mnemesh_tools.model.mcp_servers import (
     McpAuthorization,
-    McpContact,
     McpServer,
     McpServerFilter,
     McpServerOrder,
-    McpTransport,
 )
-from mnemesh_tools.model.mcp_tools import McpRun, McpTool, McpToolOrder, RemoteTool
+from mnemesh_tools.model.mcp_tools import McpRun, McpTool, McpToolOrder
 from mnemesh_tools.model.packages import PackageSet
-from mnemesh_tools.model.tools import ToolSpec
 from mnemesh_tools.store.tables import mcp_authorizations, mcp_package_locks, mcp_runs, mcp_servers, mcp_tools
 
-_OWN: Final = tuple(item.name for item in fields(McpServer) if item.name not in {"transport", "metadata", "contact"})
-_OF_CONTACT: Final = ("contact_at", "refresh_at", "tool_count", "protocol_version")
-_OF_REMOTE: Final = ("name", "description", "input_schema", "output_schema", "annotations")
-
-
-def server_to_row(server: McpServer) -> dict[str, Any]:
-    """Returns the column values of a server, whose secrets are sealed."""
-    return {
-        **{name: getattr(server, name) for name in _OWN},
-        **{name: getattr(server.contact, name) for name in _OF_CONTACT},
-        "transport": server.transport.type.value,
-        "settings": msgspec.to_builtins(server.transport),
-        "metadata_json": server.metadata,
-        "status": server.contact.status.value,
-        "status_message": server.contact.message,
-    }
-
-
-def server_from_row(row: sa.Row[Any]) -> McpServer:
-    columns = row._mapping
-    contact = {name: columns[name] for name in _OF_CONTACT}
-    return McpServer(
-        **{name: columns[name] for name in _OWN},
-        transport=msgspec.convert(row.settings, McpTransport),
-        metadata=columns["metadata_json"],
-        contact=McpContact(McpServerStatus(row.status), row.status_message, **contact),
-    )
-
-
-def tool_to_row(tool: McpTool, organization_id: str) -> dict[str, Any]:
-    """Returns the column values of a tool."""
-    return {
-        **{name: getattr(tool.remote, name) for name in _OF_REMOTE},
-        "id": tool.tool_id,
-        "organization_id": organization_id,
-        "server_id": tool.server_id,
-        "json_schema": tool.json_schema,
-        "status": tool.status.value,
-        "reasons": list(tool.reasons),
-        "owner_settings": None if tool.owner_settings is None else msgspec.json.encode(tool.owner_settings).decode(),
-        "created_at": tool.created_at,
-        "updated_at": tool.updated_at,
-    }
-
-
-def tool_from_row(row: sa.Row[Any]) -> McpTool:
-    return McpTool(
-        tool_id=row.id,
-        server_id=row.server_id,
-        remote=RemoteTool(**{name: getattr(row, name) for name in _OF_REMOTE}),
-        json_schema=row.json_schema,
-        status=SchemaStatus(row.status),
-        reasons=tuple(row.reasons),
-        owner_settings=None if row.owner_settings is None else msgspec.json.decode(row.owner_settings, type=ToolSpec),
-        created_at=row.created_at,
-        updated_at=row.updated_at,
-    )
+server_rows: Final = Rows(mcp_servers, McpServer, inline=("contact",), transport="settings")
+"""The rows of servers, whose secrets are sealed. The column `transport` has the type of the settings, for lists."""
+_TOOLS: Final = Rows(mcp_tools, McpTool, inline=("remote",), tool_id="id")
+_AUTHORIZATIONS: Final = Rows(mcp_authorizations, McpAuthorization)
 
 
 def find_by_state(conn: sa.Connection, state_hash: str) -> McpAuthorization | None:
@@ -98,12 +41,7 @@ def purge_authorizations(conn: sa.Connection, now: datetime) -> None:
 
 def _find_authorization(conn: sa.Connection, *conditions: sa.ColumnElement[bool]) -> McpAuthorization | None:
     row = conn.execute(sa.select(mcp_authorizations).where(*conditions)).first()
-    return None if row is None else msgspec.convert(row, McpAuthorization, from_attributes=True)
-
-
-def _authorization_to_row(authorization: McpAuthorization) -> dict[str, Any]:
-    row: dict[str, Any] = msgspec.to_builtins(authorization, builtin_types=(bytes, datetime))
-    return row
+    return None if row is None else _AUTHORIZATIONS.from_row(row)
 
 
 _BATCH = 1_000
@@ -138,16 +76,16 @@ class McpTransaction:
             stmt = stmt.where(mcp_servers.c.transport.in_([item.value for item in filter_.transports]))
         key = mcp_servers.c[order.value]
         rows = paginate(self._conn, stmt, page, key=key, id=mcp_servers.c.id, scope=self._own_servers)
-        return rows.map(server_from_row)
+        return rows.map(server_rows.from_row)
 
     def insert_server(self, server: McpServer) -> None:
         """Stores a new server."""
-        self._conn.execute(mcp_servers.insert().values(server_to_row(server)))
+        self._conn.execute(mcp_servers.insert().values(_server_to_row(server)))
 
     def update_server(self, server: McpServer) -> None:
         """Overwrites the server with the id of `server`, which was read in this transaction."""
         stmt = mcp_servers.update().where(self._own_servers, mcp_servers.c.id == server.id)
-        self._conn.execute(stmt.values(server_to_row(server)))
+        self._conn.execute(stmt.values(_server_to_row(server)))
 
     def delete_server(self, server_id: str) -> None:
         """Deletes a server and what it reported; the definitions that agents attach are not touched."""
@@ -159,12 +97,12 @@ class McpTransaction:
         key = mcp_tools.c.id == tool_id if tool_id is not None else mcp_tools.c.name == name
         stmt = sa.select(mcp_tools).where(self._own_tools, mcp_tools.c.server_id == server_id, key)
         row = self._conn.execute(stmt).first()
-        return None if row is None else tool_from_row(row)
+        return None if row is None else _TOOLS.from_row(row)
 
     def get_tools(self, server_id: str) -> Sequence[McpTool]:
         """Returns all tools of a server, by name."""
         stmt = sa.select(mcp_tools).where(self._own_tools, mcp_tools.c.server_id == server_id)
-        return [tool_from_row(row) for row in self._conn.execute(stmt.order_by(mcp_tools.c.name))]
+        return [_TOOLS.from_row(row) for row in self._conn.execute(stmt.order_by(mcp_tools.c.name))]
 
     def list_tools(
         self, server_id: str, statuses: Sequence[SchemaStatus], order: McpToolOrder, page: PageQuery
@@ -176,11 +114,11 @@ class McpTransaction:
             stmt = stmt.where(mcp_tools.c.status.in_([status.value for status in statuses]))
         key = mcp_tools.c[order.value]
         rows = paginate(self._conn, stmt, page, key=key, id=mcp_tools.c.id, scope=scope)
-        return rows.map(tool_from_row)
+        return rows.map(_TOOLS.from_row)
 
     def put_tool(self, tool: McpTool) -> None:
         """Stores a tool, or overwrites the one with its id."""
-        row = tool_to_row(tool, self._organization_id)
+        row = _TOOLS.to_row(tool, organization_id=self._organization_id)
         stmt = mcp_tools.update().where(self._own_tools, mcp_tools.c.id == tool.tool_id)
         if self._conn.execute(stmt.values(row)).rowcount == 0:
             self._conn.execute(mcp_tools.insert().values(row))
@@ -265,13 +203,13 @@ class McpTransaction:
         own = columns.organization_id == authorization.organization_id
         newest = sa.select(columns.server_id).where(own).order_by(columns.created_at.desc()).limit(most - 1)
         self._conn.execute(mcp_authorizations.delete().where(own, columns.server_id.not_in(newest)))
-        self._conn.execute(mcp_authorizations.insert().values(_authorization_to_row(authorization)))
+        self._conn.execute(mcp_authorizations.insert().values(_AUTHORIZATIONS.to_row(authorization)))
 
     def update_authorization(self, authorization: McpAuthorization) -> None:
         """Overwrites an authorization. Does nothing if another one of its server has begun."""
         columns = mcp_authorizations.c
         same = sa.and_(columns.server_id == authorization.server_id, columns.state_hash == authorization.state_hash)
-        self._conn.execute(mcp_authorizations.update().where(same).values(_authorization_to_row(authorization)))
+        self._conn.execute(mcp_authorizations.update().where(same).values(_AUTHORIZATIONS.to_row(authorization)))
 
     def _locks_of(self, server_id: str, packages: PackageSet) -> sa.ColumnElement[bool]:
         locks = mcp_package_locks.c
@@ -283,7 +221,11 @@ class McpTransaction:
 
     def _get_server(self, condition: sa.ColumnElement[bool]) -> McpServer | None:
         row = self._conn.execute(sa.select(mcp_servers).where(self._own_servers, condition)).first()
-        return None if row is None else server_from_row(row)
+        return None if row is None else server_rows.from_row(row)
+
+
+def _server_to_row(server: McpServer) -> dict[str, Any]:
+    return server_rows.to_row(server, transport=server.transport.type.value)
 
 
 def existing_servers(conn: sa.Connection, ids: Collection[str]) -> list[str]:

@@ -1,19 +1,15 @@
 """The tables of the tools service, and the conversion of the rows of tools."""
 
-import base64
 import json
-from dataclasses import fields
-from datetime import datetime
 from typing import Any, Final
 
 import sqlalchemy as sa
 from mnemesh_kit.audit import audit_table
 from mnemesh_kit.idempotency import ledger_table
-from mnemesh_kit.secret_variables import SecretVariable
 from mnemesh_kit.sql import UtcDateTime
-from mnemesh_types.tools import Requirement, SourceType, ToolType
+from mnemesh_kit.sql.rows import Rows
 
-from mnemesh_tools.model.tools import Tool, ToolSecret, ToolSpec
+from mnemesh_tools.model.tools import Tool, ToolSpec
 
 metadata: Final = sa.MetaData()
 
@@ -30,18 +26,18 @@ tools: Final = sa.Table(
     sa.Column("json_schema", sa.Text, nullable=False),
     sa.Column("args_json_schema", sa.Text),
     sa.Column("return_char_limit", sa.Integer, nullable=False),
-    sa.Column("pip_requirements", sa.JSON, nullable=False),
-    sa.Column("npm_requirements", sa.JSON, nullable=False),
+    sa.Column("pip_requirements", sa.Text, nullable=False),
+    sa.Column("npm_requirements", sa.Text, nullable=False),
     sa.Column("package_lock", sa.Text),
     sa.Column("default_requires_approval", sa.Boolean),
     sa.Column("enable_parallel_execution", sa.Boolean, nullable=False),
     sa.Column("idempotent", sa.Boolean, nullable=False),
-    sa.Column("metadata", sa.Text, key="metadata_json"),
+    sa.Column("metadata", sa.Text),
     sa.Column("timeout_seconds", sa.Integer, nullable=False),
     sa.Column("allow_network", sa.Boolean, nullable=False),
-    sa.Column("network_hosts", sa.JSON, nullable=False),
-    # The names of the environment variables with their encrypted values and times.
-    sa.Column("secrets", sa.JSON, nullable=False, server_default="[]"),
+    sa.Column("network_hosts", sa.Text, nullable=False),
+    # The names of the environment variables with their encrypted values and times, as JSON.
+    sa.Column("secrets", sa.Text, nullable=False),
     sa.Column("mcp_server_id", sa.Text),
     sa.Column("mcp_tool_name", sa.Text),
     sa.Column("project_id", sa.Text),
@@ -78,11 +74,11 @@ mcp_servers: Final = sa.Table(
     sa.Column("organization_id", sa.Text, nullable=False),
     sa.Column("name", sa.Text, nullable=False),
     sa.Column("transport", sa.Text, nullable=False),
-    # URL, command, arguments, and the names of secrets with their sealed values.
-    sa.Column("settings", sa.JSON, nullable=False),
-    sa.Column("metadata", sa.Text, key="metadata_json"),
+    # URL, command, arguments, and the names of secrets with their sealed values, as JSON.
+    sa.Column("settings", sa.Text, nullable=False),
+    sa.Column("metadata", sa.Text),
     sa.Column("status", sa.Text, nullable=False),
-    sa.Column("status_message", sa.Text),
+    sa.Column("message", sa.Text),
     sa.Column("contact_at", UtcDateTime),
     sa.Column("refresh_at", UtcDateTime),
     sa.Column("tool_count", sa.Integer, nullable=False),
@@ -110,7 +106,7 @@ mcp_tools: Final = sa.Table(
     sa.Column("annotations", sa.Text),
     sa.Column("json_schema", sa.Text),
     sa.Column("status", sa.Text, nullable=False),
-    sa.Column("reasons", sa.JSON, nullable=False),
+    sa.Column("reasons", sa.Text, nullable=False),
     # The definition of a tool as its owner left it, as JSON, while the schema is not valid and the tool has none.
     sa.Column("owner_settings", sa.Text),
     sa.Column("created_at", UtcDateTime, nullable=False),
@@ -169,61 +165,24 @@ request_ledger: Final = ledger_table(metadata)
 audit_entries: Final = audit_table(metadata)
 
 
-_LISTS: Final = ("pip_requirements", "npm_requirements", "network_hosts", "secrets")
-# The fields of ToolSpec that have a column of the same name and type.
-_PLAIN: Final = tuple(
-    item.name for item in fields(ToolSpec) if item.name not in {"type", "source_type", "tags", "metadata", *_LISTS}
-)
-_OWN: Final = tuple(item.name for item in fields(Tool) if item.name != "spec")
+_TOOLS: Final = Rows(tools, Tool)
+_SPECS: Final = Rows(tools, ToolSpec)
 
 
 def tool_to_row(tool: Tool) -> dict[str, Any]:
-    """Returns the column values of a tool. Its tags are rows of `tool_tags`."""
+    """Returns the column values of a tool. Its tags are rows of `tool_tags`.
+
+    Raises:
+        ValueError: the value of an environment variable is not encrypted.
+    """
     spec = tool.spec
-    return {
-        **{name: getattr(tool, name) for name in _OWN},
-        **{name: getattr(spec, name) for name in _PLAIN},
-        "type": spec.type.value,
-        "source_type": spec.source_type.value,
-        "pip_requirements": [[item.name, item.version] for item in spec.pip_requirements],
-        "npm_requirements": [[item.name, item.version] for item in spec.npm_requirements],
-        "network_hosts": list(spec.network_hosts),
-        "secrets": [secret_to_json(secret) for secret in spec.secrets],
-        "metadata_json": spec.metadata,
-        "search_text": _search_text(spec),
-    }
+    for secret in spec.secrets:
+        if secret.value is not None or secret.stored is None or secret.stored.sealed is None:
+            raise ValueError(f"The value of {secret.name} is not encrypted.")
+    described = spec.description or json.loads(spec.json_schema).get("description", "")
+    return _TOOLS.to_row(tool, **_SPECS.to_row(spec), search_text=f"{spec.name}\n{described}".casefold())
 
 
 def tool_from_row(row: sa.Row[Any], tags: tuple[str, ...]) -> Tool:
     """Returns the tool of a row of `tools`, with these tags."""
-    columns = row._mapping
-    spec = ToolSpec(
-        **{name: columns[name] for name in _PLAIN},
-        type=ToolType(row.type),
-        source_type=SourceType(row.source_type),
-        pip_requirements=tuple(Requirement(name, version) for name, version in row.pip_requirements),
-        npm_requirements=tuple(Requirement(name, version) for name, version in row.npm_requirements),
-        network_hosts=tuple(row.network_hosts),
-        secrets=tuple(secret_from_json(*values) for values in row.secrets),
-        tags=tags,
-        metadata=columns["metadata_json"],
-    )
-    return Tool(spec=spec, **{name: columns[name] for name in _OWN})
-
-
-def secret_to_json(secret: ToolSecret) -> list[str]:
-    """Returns the JSON value of an environment variable, which is encrypted."""
-    variable = secret.stored
-    if variable is None or variable.sealed is None:
-        raise ValueError(f"The value of {secret.name} is not encrypted.")
-    return [secret.name, base64.b64encode(variable.sealed).decode(), variable.updated_at.isoformat()]
-
-
-def secret_from_json(name: str, sealed: str, updated_at: str) -> ToolSecret:
-    """Returns the environment variable of a JSON value."""
-    return ToolSecret(name, stored=SecretVariable(name, base64.b64decode(sealed), datetime.fromisoformat(updated_at)))
-
-
-def _search_text(spec: ToolSpec) -> str:
-    described = spec.description or json.loads(spec.json_schema).get("description", "")
-    return f"{spec.name}\n{described}".casefold()
+    return _TOOLS.from_row(row, spec=_SPECS.from_row(row, tags=tags))

@@ -17,6 +17,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeVar
 
+import msgspec
 import sqlalchemy as sa
 from mnemesh_kit.audit import note_change
 from mnemesh_kit.idempotency import RETENTION, Ledger, RequestKey
@@ -28,23 +29,20 @@ from mnemesh_kit.time import Clock
 from mnemesh_types.tools import ToolFilter
 
 from mnemesh_tools.model.mcp_servers import McpAuthorization, McpTransport
-from mnemesh_tools.model.tools import Tool, ToolOrder, ToolSpec
+from mnemesh_tools.model.tools import Tool, ToolOrder, ToolSecret, ToolSpec
 from mnemesh_tools.store.mcp_servers import (
     McpTransaction,
     existing_servers,
     find_by_state,
     purge_authorizations,
     purge_runs,
-    server_from_row,
-    server_to_row,
+    server_rows,
 )
 from mnemesh_tools.store.tables import (
     builtin_releases,
     mcp_authorizations,
     mcp_servers,
     request_ledger,
-    secret_from_json,
-    secret_to_json,
     tool_from_row,
     tool_tags,
     tool_to_row,
@@ -308,19 +306,19 @@ def reseal(
     """
     report = Resealing()
     for row in conn.execute(sa.select(tools.c.id, tools.c.secrets)).all():
-        stored = tuple(secret_from_json(*values) for values in row.secrets)
+        stored = msgspec.json.decode(row.secrets, type=tuple[ToolSecret, ...])
         with report.of_record():
             new = variables(row.id, [secret.stored for secret in stored if secret.stored is not None])
             changed = tuple(replace(secret, stored=one) for secret, one in zip(stored, new, strict=True))
             if changed != stored:
-                values = [secret_to_json(secret) for secret in changed]
+                values = msgspec.json.encode(changed).decode()
                 conn.execute(tools.update().where(tools.c.id == row.id).values(secrets=values))
                 report.records += 1
-    for server in map(server_from_row, conn.execute(sa.select(mcp_servers)).all()):
+    for server in map(server_rows.from_row, conn.execute(sa.select(mcp_servers)).all()):
         with report.of_record():
             after = transport(server.transport, server.id)
             if after != server.transport:
-                settings = server_to_row(replace(server, transport=after))["settings"]
+                settings = server_rows.to_row(replace(server, transport=after))["settings"]
                 conn.execute(mcp_servers.update().where(mcp_servers.c.id == server.id).values(settings=settings))
                 report.records += 1
     for row in conn.execute(sa.select(mcp_authorizations.c.server_id, mcp_authorizations.c.sealed)).all():
