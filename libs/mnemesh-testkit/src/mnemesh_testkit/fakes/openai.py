@@ -264,20 +264,11 @@ class FakeOpenAI(FakeProvider):
         return {**self._head(body, "chat.completion"), "choices": [choice], "usage": usage}
 
     def _error(self, fault: Fault) -> tuple[int, dict[str, Any]]:
-        kind, status, code, message = "invalid_request_error", fault.status, fault.code, fault.message
-        if fault.kind == "overloaded":
-            kind, status, message = "server_error", 503, "The engine is currently overloaded, please try again later"
-        elif fault.kind == "context_overflow":
-            code = "context_length_exceeded"
-            message = (
-                f"This model's maximum context length is {fault.message} tokens. However, your messages resulted in "
-                f"{fault.after} tokens. Please reduce the length of the messages."
-            )
-        elif status == 429:
-            kind, code = "requests", code or "rate_limit_exceeded"
-        elif status >= 500:
-            kind = "server_error"
-        return status, {"error": {"message": message, "type": kind, "param": None, "code": code}}
+        return _error(
+            fault,
+            f"This model's maximum context length is {fault.message} tokens. However, your messages resulted in "
+            f"{fault.after} tokens. Please reduce the length of the messages.",
+        )
 
     def _error_event(self, fault: Fault) -> bytes:
         return _event({"error": {"message": fault.message, "type": "server_error", "param": None, "code": fault.code}})
@@ -314,6 +305,19 @@ def _usage(usage: Usage) -> dict[str, Any]:
     if usage.reasoning is not None:
         shown["completion_tokens_details"] = {"reasoning_tokens": usage.reasoning, "audio_tokens": 0}
     return {key: value for key, value in shown.items() if value is not None}
+
+
+def _error(fault: Fault, context_overflow: str) -> tuple[int, dict[str, Any]]:
+    kind, status, code, message = "invalid_request_error", fault.status, fault.code, fault.message
+    if fault.kind == "overloaded":
+        kind, status, message = "server_error", 503, "The engine is currently overloaded, please try again later"
+    elif fault.kind == "context_overflow":
+        code, message = "context_length_exceeded", context_overflow
+    elif status == 429:
+        kind, code = "requests", code or "rate_limit_exceeded"
+    elif status >= 500:
+        kind = "server_error"
+    return status, {"error": {"message": message, "type": kind, "param": None, "code": code}}
 
 
 def _event(data: dict[str, Any]) -> bytes:
@@ -376,17 +380,9 @@ class FakeResponses(FakeProvider):
         return self._finished(self._head(body), self._items(reply), reply)
 
     def _error(self, fault: Fault) -> tuple[int, dict[str, Any]]:
-        kind, status, code, message = "invalid_request_error", fault.status, fault.code, fault.message
-        if fault.kind == "overloaded":
-            kind, status, message = "server_error", 503, "The engine is currently overloaded, please try again later"
-        elif fault.kind == "context_overflow":
-            code = "context_length_exceeded"
-            message = "Your input exceeds the context window of this model. Please adjust your input and try again."
-        elif status == 429:
-            kind, code = "requests", code or "rate_limit_exceeded"
-        elif status >= 500:
-            kind = "server_error"
-        return status, {"error": {"message": message, "type": kind, "param": None, "code": code}}
+        return _error(
+            fault, "Your input exceeds the context window of this model. Please adjust your input and try again."
+        )
 
     def _error_event(self, fault: Fault) -> bytes:
         """As the API ends a response that failed on its way; a message "error" makes it the bare error event."""

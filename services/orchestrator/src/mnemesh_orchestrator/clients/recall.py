@@ -16,10 +16,10 @@ from mnemesh_kit.errors import NotFound
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.paging import whole_answer
 from mnemesh_kit.time import optional_timestamp_to_proto, timestamp_to_proto
-from mnemesh_types.convert import message_from_proto, message_to_proto, role_to_proto
+from mnemesh_types.convert import message_from_proto, message_to_proto
 from mnemesh_types.messages import Message, Role
 from mnemesh_types.recall import MemorySource
-from mnemesh_types.twin import Conversion
+from mnemesh_types.twin import Conversion, number_of
 
 from mnemesh_orchestrator.clients import deadlines
 from mnemesh_orchestrator.model.conversations import (
@@ -405,7 +405,7 @@ class RecallClient:
             mode=rpc.SEARCH_MODE_HYBRID,
             limit=limit,
             agent_id=agent_id,
-            roles=[role_to_proto(Role(role)) for role in roles],
+            roles=[number_of(Role(role)) for role in roles],
             speakers=speakers,
             messages_before=surrounding,
             messages_after=surrounding,

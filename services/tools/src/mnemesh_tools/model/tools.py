@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
 from functools import cache
@@ -10,8 +10,7 @@ from importlib import resources
 from typing import Final, Self
 
 from mnemesh_kit.secret_variables import SecretVariable
-from mnemesh_kit.text import require_search_text
-from mnemesh_types.tools import Requirement, SourceType, ToolFilter, ToolType
+from mnemesh_types.tools import Requirement, SourceType, ToolType
 
 DEFAULT_RETURN_CHARS: Final = 50_000
 MAX_RETURN_CHARS: Final = 1_000_000
@@ -122,20 +121,6 @@ class ToolOrder(Enum):
     CREATE_TIME = "created_at"
     UPDATE_TIME = "updated_at"
     NAME = "name"
-
-
-def require_valid_filter(filter_: ToolFilter) -> ToolFilter:
-    """Returns `filter_` if each of its texts can be searched for.
-
-    Raises:
-        InvalidArgument: A text is too long or contains a NUL character.
-    """
-    for item in fields(filter_):
-        value = getattr(filter_, item.name)
-        for text in value if isinstance(value, tuple) else (value,):
-            if isinstance(text, str):
-                require_search_text(text, f"filter.{item.name}")
-    return filter_
 
 
 @dataclass(frozen=True, slots=True)

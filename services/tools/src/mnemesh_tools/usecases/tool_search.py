@@ -11,14 +11,14 @@ from typing import Any, Final
 import structlog
 from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import InvalidArgument
-from mnemesh_kit.text import require_text
+from mnemesh_kit.text import require_searchable_fields, require_text
 from mnemesh_retrieval.embedder import Embedder, Vector
 from mnemesh_retrieval.errors import EmbedderError
 from mnemesh_retrieval.ranking.scores import Candidate, Ranked, RankingConstants, fuse_scores, rarity, saturation
 from mnemesh_retrieval.words.analysis import analysed, query_words
 from mnemesh_types.tools import ToolFilter
 
-from mnemesh_tools.model.tools import Tool, ToolOrder, ToolSpec, require_valid_filter
+from mnemesh_tools.model.tools import Tool, ToolOrder, ToolSpec
 from mnemesh_tools.store.tools import ToolStore, ToolTransaction
 
 DEFAULT_LIMIT: Final = 10
@@ -79,7 +79,7 @@ class ToolFinder:
         if not 0 <= limit <= MAX_LIMIT:
             raise InvalidArgument(f"limit must be between 0 and {MAX_LIMIT}.", field="limit")
         limit = limit or DEFAULT_LIMIT
-        require_valid_filter(filter_)
+        require_searchable_fields(filter_)
         await self._seed(caller)
         tools = await self._store.read(caller.organization_id, lambda tx: _all_tools(tx, filter_))
         if not query.strip():

@@ -18,7 +18,7 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource, derive_id, require_id
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.secret_variables import SecretVariables
-from mnemesh_kit.text import require_no_nul
+from mnemesh_kit.text import require_no_nul, require_searchable_fields
 from mnemesh_kit.time import Clock
 from mnemesh_types.tools import SourceType, ToolFilter, ToolType
 
@@ -41,7 +41,6 @@ from mnemesh_tools.model.tools import (
     ToolOrder,
     ToolSecret,
     ToolSpec,
-    require_valid_filter,
 )
 from mnemesh_tools.schema import MAX_SOURCE_CHARS, SourceFacts, read_in_process, read_source, read_typescript
 from mnemesh_tools.store.tools import ToolStore, ToolTransaction
@@ -362,13 +361,13 @@ class ToolService:
 
     async def list_tools(self, caller: Principal, filter_: ToolFilter, order: ToolOrder, page: PageQuery) -> Page[Tool]:
         """Returns a page of the tools that match the filter, sorted by `order`."""
-        require_valid_filter(filter_)
+        require_searchable_fields(filter_)
         await self.seed_builtin_tools(caller)
         return await self._store.read(caller.organization_id, lambda tx: tx.list_tools(filter_, order, page))
 
     async def count_tools(self, caller: Principal, filter_: ToolFilter) -> int:
         """Returns the number of tools that match the filter."""
-        require_valid_filter(filter_)
+        require_searchable_fields(filter_)
         await self.seed_builtin_tools(caller)
         return await self._store.read(caller.organization_id, lambda tx: tx.count_tools(filter_))
 

@@ -10,8 +10,8 @@ from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.paging import Cursor, PageQuery, page_token
 from mnemesh_kit.time import optional_timestamp_from_proto
-from mnemesh_types.convert import role_from_proto
-from mnemesh_types.twin import Conversion, enum_of, register, written
+from mnemesh_types.messages import Role
+from mnemesh_types.twin import Conversion, enum_from_proto, enum_of, register, written
 
 from mnemesh_orchestrator.model.conversations import MessagePage, MessageQuery
 from mnemesh_orchestrator.model.groups import (
@@ -126,7 +126,7 @@ def message_query_from_proto(request: rpc.ListGroupMessagesRequest, page: PageQu
         after_id=page.after_id,
         before_id=page.before_id,
         agent_ids=(require_id(request.agent_id, "agent", "agent_id"),) if request.HasField("agent_id") else (),
-        roles=tuple(role_from_proto(role, "roles") for role in request.roles),
+        roles=tuple(enum_from_proto(Role, role, "roles") for role in request.roles),
         start_time=optional_timestamp_from_proto(request, "start_time"),
         end_time=optional_timestamp_from_proto(request, "end_time"),
     )

@@ -15,9 +15,9 @@ from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.time import date_range, optional_timestamp_from_proto, zone_from_name
 from mnemesh_retrieval.index import SearchMode
 from mnemesh_retrieval.time_expressions.resolver import TimeRange
-from mnemesh_types.convert import message_from_proto, message_to_proto, role_from_proto
+from mnemesh_types.convert import message_from_proto, message_to_proto
 from mnemesh_types.messages import Message, Role
-from mnemesh_types.twin import Conversion
+from mnemesh_types.twin import Conversion, enum_from_proto
 
 from mnemesh_recall.model.contexts import ContextFork, ContextReplacement, ContextWindow, NewContext, StepCommit
 from mnemesh_recall.model.messages import MessageBatch, MessageFilter, default_conversation_id
@@ -91,7 +91,7 @@ def mode_from_proto(mode: rpc.SearchMode.ValueType) -> SearchMode:
 
 def roles_from_proto(roles: Iterable[int]) -> tuple[Role, ...]:
     """Converts the roles of a filter, each once. Raises InvalidArgument if one is unknown."""
-    return tuple(role_from_proto(role, "roles") for role in dict.fromkeys(roles))
+    return tuple(enum_from_proto(Role, role, "roles") for role in dict.fromkeys(roles))
 
 
 def distinct(values: Sequence[str]) -> tuple[str, ...]:
