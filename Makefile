@@ -113,7 +113,7 @@ dist: $(VENV)/.uv-$(UV_VERSION) ## Build in dist/ the wheels of every package, `
 	@echo "mnemesh: pip install --find-links dist dist/mnemesh-*.whl"
 
 image: ## Build the image of all services (ENGINE=podman, or buildah; IMAGE=registry/mnemesh:tag)
-	@$(ENGINE) build -f deploy/Dockerfile -t $(IMAGE) --build-arg VERSION=$(PROJECT_VERSION) \
+	@BUILDAH_FORMAT=docker $(ENGINE) build -f deploy/Dockerfile -t $(IMAGE) --build-arg VERSION=$(PROJECT_VERSION) \
 		--build-arg REVISION=$$(git rev-parse HEAD 2>/dev/null) .
 
 version: $(VENV)/.uv-$(UV_VERSION) ## Set the version of all packages and of the chart (VERSION=1.2.3)
