@@ -60,6 +60,7 @@ class SchedulesClient:
         Raises:
             InvalidArgument: a value breaks a rule, or no time would ever be due.
             NotFound: the agent, the conversation or the group does not exist.
+            FailedPrecondition: the organization has 1,000 schedules that have not ended.
         """
         schedule = _message(
             agent_id=agent_id,
