@@ -1,11 +1,10 @@
 """The end of the process at each point of processing, of a deletion and of the creation of a folder."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import pytest
 from mnemesh.files.v1 import files_pb2 as pb
 from mnemesh.files.v1 import files_service_pb2 as rpc
 from mnemesh_kit.call_context import Principal, as_principal
@@ -13,6 +12,7 @@ from mnemesh_kit.errors import NotFound
 from mnemesh_kit.failpoints import observed_by
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.time import FrozenClock
+from mnemesh_testkit.plugin import Sample
 
 from .leftovers import TEXT, assert_consistent, assert_nothing_left
 from .service import Service, opened
@@ -25,22 +25,29 @@ class Crash(BaseException):
 Scenario = Callable[[Service], Awaitable[pb.Folder]]
 
 
-async def test_every_crash_is_survived(tmp_path: Path, archival: Any, request: pytest.FixtureRequest) -> None:
+async def test_every_crash_is_survived(tmp_path: Path, archival: Any, sample: Sample, is_sweep: bool) -> None:
     """A crash at each failpoint of processing: the next process completes the file, with each passage once."""
     reached = await failpoints(tmp_path, archival, _process)
-    every = 1 if request.config.getoption("--full") else 8
-    for index in range(0, len(reached), every):
+    for index in sample(moments(reached, every=is_sweep), 8):
         await crash(tmp_path / f"processing-{index}", archival, index, _process, survived)
 
 
 async def test_every_crash_of_a_deletion_is_survived(
-    tmp_path: Path, archival: Any, request: pytest.FixtureRequest
+    tmp_path: Path, archival: Any, sample: Sample, is_sweep: bool
 ) -> None:
     reached = await failpoints(tmp_path, archival, _process_and_delete)
     first = next(index for index, name in enumerate(reached) if "delete" in name)
-    every = 1 if request.config.getoption("--full") else 8
-    for index in range(first, len(reached), every):
+    for index in sample([index for index in moments(reached, every=is_sweep) if index >= first], 8):
         await crash(tmp_path / f"deletion-{index}", archival, index, _process_and_delete, removed)
+
+
+def moments(reached: Sequence[str], *, every: bool) -> list[int]:
+    """Returns the numbers of the failpoints; without `every`, of those that are not the same as the next one.
+
+    Before a transaction begins or reads, a crash leaves the same behind as while it is open.
+    """
+    same = ("sql.write.before:", "sql.read.")
+    return [index for index, name in enumerate(reached) if every or not name.startswith(same)]
 
 
 async def test_file_that_ends_the_process_each_time_fails_at_last(

@@ -106,6 +106,7 @@ async def test_everything_over_stdio(stubs: Stubs) -> None:
     await _require_everything(stubs, server)
 
 
+@pytest.mark.sweep
 async def test_the_memory_server_keeps_its_graph(stubs: Stubs) -> None:
     env = {"MEMORY_FILE_PATH": f"{OUTPUT_DIRECTORY}/memory.jsonl", "OWNER": "{{ AGENT_ID | unknown }}"}
     settings = {"env": env, "persistent_directory": True}
@@ -125,6 +126,7 @@ async def test_the_memory_server_keeps_its_graph(stubs: Stubs) -> None:
     assert "likes tea" in await _answered(stubs, server, "read_graph")
 
 
+@pytest.mark.sweep
 async def test_the_filesystem_server_stays_in_its_directory(stubs: Stubs) -> None:
     package = "@modelcontextprotocol/server-filesystem"
     server = await _program(stubs, "files", "npx", "-y", package, WORK_DIRECTORY)
@@ -143,6 +145,7 @@ async def test_the_time_server_answers(stubs: Stubs) -> None:
     assert "Europe/Paris" in await _answered(stubs, server, "get_current_time", timezone="Europe/Paris")
 
 
+@pytest.mark.sweep
 async def test_the_git_server_lists_its_tools(stubs: Stubs) -> None:
     server = await _program(stubs, "git", "uvx", "mcp-server-git")
     assert {"git_status", "git_log", "git_diff"} <= await _tools(stubs, server)
