@@ -11,7 +11,6 @@ from mnemesh_retrieval.embedder import Embedder, Vector
 from mnemesh_retrieval.errors import EmbedderError, IndexDamaged, VectorIndexError
 from mnemesh_retrieval.filters import Filter, HasId, Match, MatchAny, Not, TimeRange, all_of
 from mnemesh_retrieval.index import Collection, Comparison, Hit, NearestIndex, SearchMode, SearchQuery, instant
-from mnemesh_retrieval.index import Collection as IndexCollection
 from mnemesh_retrieval.indexing.indexer import Indexer
 from mnemesh_retrieval.indexing.outbox import Record
 from mnemesh_types.messages import Message
@@ -158,17 +157,8 @@ class MessageSource:
 
     def __init__(self, messages: IndexedMessages, vectors: MessageVectors) -> None:
         self._messages = messages
-        self._vectors = vectors
-
-    @property
-    def schema(self) -> IndexCollection:
-        """See Source."""
-        return self._vectors.schema
-
-    @property
-    def embedder(self) -> Embedder:
-        """See Source."""
-        return self._vectors.embedder
+        self.schema = vectors.schema
+        self.embedder = vectors.embedder
 
     async def read(self, subjects: Sequence[str]) -> Mapping[str, Record]:
         """See Source."""
@@ -273,17 +263,8 @@ class MemorySource:
 
     def __init__(self, memories: IndexedMemories, vectors: MemoryVectors) -> None:
         self._memories = memories
-        self._vectors = vectors
-
-    @property
-    def schema(self) -> Collection:
-        """See Source."""
-        return self._vectors.schema
-
-    @property
-    def embedder(self) -> Embedder:
-        """See Source."""
-        return self._vectors.embedder
+        self.schema = vectors.schema
+        self.embedder = vectors.embedder
 
     async def read(self, subjects: Sequence[str]) -> Mapping[str, Record]:
         """See Source."""

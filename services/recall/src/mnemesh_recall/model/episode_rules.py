@@ -32,6 +32,7 @@ from mnemesh_recall.model.episodes import (
     ScopeKind,
     Source,
     SupersedeFact,
+    made_of,
 )
 from mnemesh_recall.model.messages import MAX_TEXT_BYTES
 from mnemesh_recall.model.search import require_limit, require_query, require_short
@@ -48,24 +49,8 @@ def created_fact(
     supersedes: str | None = None,
 ) -> Fact:
     """Returns a new fact. It starts a chain of its own unless `chain_id` is set."""
-    return Fact(
-        id=fact_id,
-        scope=scope,
-        text=new.text,
-        created_at=now,
-        updated_at=now,
-        chain_id=chain_id or fact_id,
-        tags=new.tags,
-        confidence=new.confidence,
-        salience=new.salience,
-        source=new.source,
-        metadata=new.metadata,
-        extra=new.extra,
-        valid_from=new.valid_from,
-        invalid_at=new.invalid_at,
-        first_invalid_at=new.invalid_at,
-        supersedes_id=supersedes,
-    )
+    chain = {"chain_id": chain_id or fact_id, "supersedes_id": supersedes, "first_invalid_at": new.invalid_at}
+    return made_of(Fact, new, id=fact_id, scope=scope, created_at=now, updated_at=now, **chain)
 
 
 def superseded_fact(
@@ -152,14 +137,10 @@ def restored_fact(
         return newest, None
     start = newest.invalid_at if newest.closed_at is not None else newest.valid_from
     end = closed.first_invalid_at
-    new = NewFact(
-        text=closed.text,
-        tags=closed.tags,
-        confidence=closed.confidence,
-        salience=closed.salience,
+    new = made_of(
+        NewFact,
+        closed,
         source=closed.source.merged(request.source),
-        metadata=closed.metadata,
-        extra=closed.extra,
         valid_from=start,
         invalid_at=None if end is None or (start is not None and end <= start) else end,
     )

@@ -1,9 +1,9 @@
 """Episodes and facts: the memories that recall keeps of messages that left the window, and requests on them."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, tzinfo
 from enum import StrEnum
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from mnemesh_retrieval.index import SearchMode
 from mnemesh_types.recall import MemorySource, WriterLease
@@ -52,14 +52,11 @@ UNKNOWN_SOURCE: Final = Source()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Episode:
-    """A summary of some turns. `imported_id` is its id in the trace file that it was imported from."""
+class NewEpisode:
+    """An episode to store. Its times come from its messages and turns if recall has any of them."""
 
-    id: str
-    scope: Scope
     summary: str
-    created_at: datetime
-    updated_at: datetime
+    scope: Scope | None = None
     turn_ids: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     salience: float | None = None
@@ -68,23 +65,25 @@ class Episode:
     ended_at: datetime | None = None
     metadata: str | None = None
     extra: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episode(NewEpisode):
+    """A summary of some turns. `imported_id` is its id in the trace file that it was imported from."""
+
+    id: str
+    scope: Scope
+    created_at: datetime
+    updated_at: datetime
     imported_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fact:
-    """A statement that is valid from `valid_from` (inclusive) to `invalid_at` (exclusive). None means no bound.
+class NewFact:
+    """A fact to store. The operation that stores it says where a value that is None or empty comes from."""
 
-    `closed_at` is the time at which its end was learned: a query for knowledge before that time sees the fact end at
-    `first_invalid_at`, as it was first written. `imported_id` is its id in the trace file that it was imported from.
-    """
-
-    id: str
-    scope: Scope
     text: str
-    created_at: datetime
-    updated_at: datetime
-    chain_id: str
+    scope: Scope | None = None
     tags: tuple[str, ...] = ()
     confidence: float | None = None
     salience: float | None = None
@@ -93,6 +92,21 @@ class Fact:
     extra: str | None = None
     valid_from: datetime | None = None
     invalid_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact(NewFact):
+    """A statement that is valid from `valid_from` (inclusive) to `invalid_at` (exclusive). None means no bound.
+
+    `closed_at` is the time at which its end was learned: a query for knowledge before that time sees the fact end at
+    `first_invalid_at`, as it was first written. `imported_id` is its id in the trace file that it was imported from.
+    """
+
+    id: str
+    scope: Scope
+    created_at: datetime
+    updated_at: datetime
+    chain_id: str
     first_invalid_at: datetime | None = None
     closed_at: datetime | None = None
     superseded_by_id: str | None = None
@@ -112,6 +126,13 @@ class Fact:
 
 
 M = TypeVar("M", Episode, Fact)
+N = TypeVar("N", NewEpisode, NewFact, Episode, Fact)
+
+
+def made_of(kind: type[N], given: NewEpisode | NewFact, **others: Any) -> N:
+    """Returns a memory of a kind with the values of another one in the fields that both have, and with `others`."""
+    shared = {field.name: getattr(given, field.name) for field in fields(kind) if hasattr(given, field.name)}
+    return kind(**shared | others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,38 +143,6 @@ class FactTimes:
     valid_since: datetime | None = None
     valid_at: datetime | None = None
     known_at: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewEpisode:
-    """An episode to store. Its times come from its messages and turns if recall has any of them."""
-
-    summary: str
-    scope: Scope | None = None
-    turn_ids: tuple[str, ...] = ()
-    tags: tuple[str, ...] = ()
-    salience: float | None = None
-    source: Source = UNKNOWN_SOURCE
-    started_at: datetime | None = None
-    ended_at: datetime | None = None
-    metadata: str | None = None
-    extra: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewFact:
-    """A fact to store. The operation that stores it says where a value that is None or empty comes from."""
-
-    text: str
-    scope: Scope | None = None
-    tags: tuple[str, ...] = ()
-    confidence: float | None = None
-    salience: float | None = None
-    source: Source = UNKNOWN_SOURCE
-    metadata: str | None = None
-    extra: str | None = None
-    valid_from: datetime | None = None
-    invalid_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from mnemesh_recall.model.episode_rules import (
     require_source,
     require_tags,
 )
-from mnemesh_recall.model.episodes import Episode, Fact, NewEpisode, NewFact, Scope, ScopeKind
+from mnemesh_recall.model.episodes import Episode, Fact, NewEpisode, NewFact, Scope, ScopeKind, made_of
 from mnemesh_recall.model.messages import (
     MAX_IMAGE_BYTES,
     MAX_TEXT_BYTES,
@@ -220,29 +220,12 @@ def _require_media(media: Media, field: str) -> None:
 def _require_episode(episode: Episode, field: str) -> None:
     require_short(episode.id, f"{field}.id")
     _require_named_scope(episode.scope, field)
-    new = NewEpisode(
-        summary=episode.summary,
-        turn_ids=episode.turn_ids,
-        tags=episode.tags,
-        salience=episode.salience,
-        source=episode.source,
-        metadata=episode.metadata,
-        extra=episode.extra,
-    )
-    require_new_episode(new, field)
+    require_new_episode(made_of(NewEpisode, episode, scope=None), field)
 
 
 def _require_fact(fact: Fact, field: str) -> None:
     # An imported fact may end where it starts: such a fact was never valid.
-    new = NewFact(
-        text=fact.text,
-        tags=fact.tags,
-        confidence=fact.confidence,
-        salience=fact.salience,
-        source=fact.source,
-        metadata=fact.metadata,
-        extra=fact.extra,
-    )
+    new = made_of(NewFact, fact, scope=None, valid_from=None, invalid_at=None)
     require_new_fact(new, field)
     require_short(fact.id, f"{field}.id")
     _require_named_scope(fact.scope, field)

@@ -39,6 +39,7 @@ from mnemesh_recall.model.episodes import (
     Scope,
     ScopeKind,
     SupersedeFact,
+    made_of,
 )
 from mnemesh_recall.model.findings import Relation, relation, text_key
 from mnemesh_recall.model.writers import next_epoch
@@ -505,21 +506,8 @@ def _find_near(tx: Transaction, scope: Scope, text: str) -> Fact | None:
 def _add_episode(tx: Transaction, new: NewEpisode, scope: Scope, ids: IdSource) -> Episode:
     owner = owner_of(tx, scope)
     started, ended = _time_span(tx, new, scope)
-    episode = Episode(
-        id=ids.new("episode"),
-        scope=scope,
-        summary=new.summary,
-        created_at=tx.now,
-        updated_at=tx.now,
-        turn_ids=new.turn_ids,
-        tags=new.tags,
-        salience=new.salience,
-        source=new.source,
-        started_at=started or new.started_at,
-        ended_at=ended or new.ended_at,
-        metadata=new.metadata,
-        extra=new.extra,
-    )
+    times = {"started_at": started or new.started_at, "ended_at": ended or new.ended_at}
+    episode = made_of(Episode, new, id=ids.new("episode"), scope=scope, created_at=tx.now, updated_at=tx.now, **times)
     insert(tx, episode, owner)
     return episode
 
