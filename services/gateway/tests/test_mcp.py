@@ -102,6 +102,7 @@ async def _require_refusals(mesh: Mesh, owner: Principal, agent_id: str) -> None
             assert refused.is_error
             assert "requires the role writer. The caller has the role reader" in str(refused.content)
     async with connected(mesh, limited) as client:
+        assert await call(client, "list_agents") == []
         for tool, arguments in (("remember", {"text": "x"}), ("search_memory", {"query": "x"})):
             refused = await client.call_tool(tool, {**arguments, "agent": agent_id})
             assert refused.is_error

@@ -121,7 +121,7 @@ class RpcRule:
 
         Each agent that it names must be one of them. What it names otherwise must belong to one of them if the RPC
         reads or uses it, and to no other agent if it changes it. What does not exist is left to the handler, except
-        for what is only used.
+        for what is only used. A list of the things of all agents becomes one of these agents.
 
         Raises:
             PermissionDenied: it names nothing, or something else. Metadata: field.
@@ -140,9 +140,20 @@ class RpcRule:
                     continue
                 field = ".".join(path)
                 raise PermissionDenied(f"{field} must name what is of agents of the token. {_LIMITED}", field=field)
-        if not any(subjects.values()) and not self.is_open_to_limited:
+        if not any(subjects.values()) and not self.is_open_to_limited and not self._narrow(request, agents):
             field = " or ".join(".".join(path) for path in self.agent_paths)
             raise PermissionDenied(f"{field} must name what is of agents of the token. {_LIMITED}", field=field)
+
+    def _narrow(self, request: Message, agents: Set[str]) -> bool:
+        """Sets the filter of a list that names nothing, and so means everything, to these agents, if it has one."""
+        parents = [path[:-1] for path in self.agent_paths if path[-1] == "agent_ids"]
+        if not self.reads or not agents or not parents:
+            return False
+        filter_: Any = request
+        for name in parents[0]:
+            filter_ = getattr(filter_, name)
+        filter_.agent_ids.extend(sorted(agents))
+        return True
 
 
 def named(message: Any, path: tuple[str, ...]) -> list[str]:

@@ -4,6 +4,7 @@ import json
 import os
 import textwrap
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC
 from difflib import get_close_matches
 from pathlib import Path
@@ -21,7 +22,7 @@ from mnemesh_cli.options import AgentArgument, YesOption, completer, text_or_std
 from mnemesh_client.agent import Agent
 from mnemesh_client.inputs import AGENT_TYPES, agent_type, input_messages
 from mnemesh_client.mnemesh import Mnemesh
-from mnemesh_kit.errors import NotFound
+from mnemesh_kit.errors import NotFound, PermissionDenied
 
 ConversationOption = Annotated[
     str | None,
@@ -163,8 +164,9 @@ async def _print_agent(mnemesh: Mnemesh, agent: Agent) -> None:
         ("tools", _wrapped("tools: ", [tool.name for tool in proto.tools])),
         ("created", local_time_text(proto.create_time.ToDatetime(UTC))),
         ("cost", _cost_text(proto, cost)),
-        *(await _group_rows(mnemesh, agent)),
     ]
+    with suppress(PermissionDenied):  # of a token that is limited to agents
+        fields += await _group_rows(mnemesh, agent)
     print_fields(fields)
     print_memory(output(), await agent.memory())
 

@@ -13,6 +13,7 @@ from mnemesh.blocks.v1 import blocks_pb2
 from mnemesh.files.v1 import agent_files_service_pb2, files_pb2
 from mnemesh.recall.v1 import messages_service_pb2
 from mnemesh.tools.v1 import tools_pb2, tools_service_pb2
+from mnemesh_kit.call_context import current_principal
 from mnemesh_kit.errors import NotFound
 from mnemesh_kit.paging import whole_answer
 from mnemesh_letta.convert.settings import letta_response_format, letta_rule
@@ -37,7 +38,6 @@ from mnemesh_gateway.letta.model_settings import (
 )
 from mnemesh_gateway.letta.operations import read
 from mnemesh_gateway.letta.tools import Tool, tool_from_proto
-from mnemesh_gateway.usecases.agents import own_agents
 
 
 class FileBlock(msgspec.Struct, kw_only=True):
@@ -272,7 +272,7 @@ async def page_of_holders(
 
 async def _tools(mesh: Mesh, agents: Sequence[pb.Agent]) -> dict[str, Tool]:
     """Returns the tools of agents: custom ones by id, built-in ones by name; for limited callers, their names alone."""
-    if own_agents():
+    if current_principal().agents is not None:
         shown = [tools_pb2.Tool(id=tool.tool_id, name=tool.name) for agent in agents for tool in agent.tools]
         return {tool.id or tool.name: tool_from_proto(tool) for tool in shown}
     ids = {tool.tool_id for agent in agents for tool in agent.tools if tool.tool_id}

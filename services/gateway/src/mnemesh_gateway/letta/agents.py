@@ -42,7 +42,6 @@ from mnemesh_gateway.letta.model_settings import (
 )
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations, read
 from mnemesh_gateway.letta.sending import input_to_proto
-from mnemesh_gateway.usecases.agents import own_agents
 
 AgentType = Literal[
     "memgpt_agent",
@@ -372,7 +371,7 @@ async def delete_agent(call: Call[NoQuery, None]) -> None:
 
 
 def _filter(query: AgentFilters) -> rpc.AgentFilter:
-    found = rpc.AgentFilter(agent_ids=own_agents())
+    found = rpc.AgentFilter()
     if not query.show_hidden_agents:
         found.hidden = False
     (found.tags_all if query.match_all_tags else found.tags_any).extend(query.tags or ())

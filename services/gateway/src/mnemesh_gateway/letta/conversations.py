@@ -31,7 +31,6 @@ from mnemesh_gateway.letta.model_settings import settings_to_json, settings_to_p
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations, read
 from mnemesh_gateway.letta.sending import SendMessages
 from mnemesh_gateway.letta.turns import LettaResponse, Recipient, StreamRun, attach_to_run, reply_to
-from mnemesh_gateway.usecases.agents import own_agents
 
 
 class Conversation(Stamped, kw_only=True):
@@ -250,7 +249,7 @@ async def retrieve_conversation_stream(call: Call[NoQuery, AttachToConversation]
 
 async def _run_of(mesh: Mesh, conversation_id: str, otid: str | None) -> str:
     if otid is not None:
-        request = messages_service_pb2.ListMessagesRequest(page_size=1, agent_ids=own_agents(), otid=otid)
+        request = messages_service_pb2.ListMessagesRequest(page_size=1, otid=otid)
         found = (await read(mesh.messages.ListMessages, request)).messages
         if not found:
             raise NotFound(f"No run found for otid={otid}.", field="otid")

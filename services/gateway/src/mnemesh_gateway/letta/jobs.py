@@ -26,7 +26,6 @@ from mnemesh_gateway.letta.operations import Call, NoQuery, Operations, read
 from mnemesh_gateway.letta.runs import run_from_proto, show_messages
 from mnemesh_gateway.letta.sending import SendMessages, config_to_proto, sent_of
 from mnemesh_gateway.letta.turns import LettaResponse, StopReason, usage_from_proto
-from mnemesh_gateway.usecases.agents import own_agents
 
 if TYPE_CHECKING:
     import aiohttp
@@ -249,7 +248,7 @@ async def _rows(mesh: Mesh, run_ids: list[str], query: PageQuery, order: Any) ->
             limit=limit - len(found),
             order=order,
         )
-        request = messages_service_pb2.ListMessagesRequest(agent_ids=own_agents(), run_id=run_id)
+        request = messages_service_pb2.ListMessagesRequest(run_id=run_id)
         found += await list_page(mesh.messages.ListMessages, request, "messages", page, default="desc")
         if len(found) >= limit or run_id == last:
             break

@@ -29,7 +29,6 @@ from mnemesh_gateway.letta.messages import Shown, messages_from_proto
 from mnemesh_gateway.letta.operations import Call, NoQuery, Operations, read
 from mnemesh_gateway.letta.sending import MESSAGE_EVENT_NAMES, SHOWN_EVENTS
 from mnemesh_gateway.letta.turns import StreamRun, attach_to_run, read_run
-from mnemesh_gateway.usecases.agents import own_agents
 
 
 class Run(msgspec.Struct, kw_only=True):
@@ -389,7 +388,7 @@ def _derived(span_id: str, number: int) -> str:
 
 async def messages_of(mesh: Mesh, run_id: str, query: PageQuery) -> list[Any]:
     """Returns a page of the stored messages of a run, oldest first."""
-    request = messages_service_pb2.ListMessagesRequest(agent_ids=own_agents(), run_id=run_id)
+    request = messages_service_pb2.ListMessagesRequest(run_id=run_id)
     return await list_page(mesh.messages.ListMessages, request, "messages", query, default="asc", limit=100)
 
 
@@ -408,7 +407,7 @@ MAX_SPANS: Final = 5000
 async def list_runs(call: Call[ListRuns, None]) -> list[Run]:
     """Lists runs, newest first."""
     query = call.query
-    agent_ids = query.agent_ids or ([query.agent_id] if query.agent_id else own_agents())
+    agent_ids = query.agent_ids or ([query.agent_id] if query.agent_id else [])
     filters = rpc.RunFilter(agent_ids=agent_ids, statuses=[_status(name) for name in query.statuses or ()])
     if query.stop_reason is not None and query.stop_reason not in STOP_REASONS:
         raise invalid_field(f"Input should be one of {', '.join(STOP_REASONS)}", "query", "stop_reason")
@@ -430,7 +429,7 @@ async def list_runs(call: Call[ListRuns, None]) -> list[Run]:
 async def list_active_runs(call: Call[ActiveRuns, None]) -> list[Run]:
     """Lists the runs that have not ended, newest first."""
     query = call.query
-    agent_ids = [query.agent_id] if query.agent_id else query.agent_ids or own_agents()
+    agent_ids = [query.agent_id] if query.agent_id else query.agent_ids or ()
     filters = rpc.RunFilter(agent_ids=agent_ids, active=True)
     set_present(filters, background=query.background)
     request = rpc.ListRunsRequest(filter=filters)
@@ -560,7 +559,7 @@ async def retrieve_trace_for_step(call: Call[NoQuery, None]) -> ProviderTrace:
 async def list_messages_for_step(call: Call[PageQuery, None]) -> list[dict[str, Any]]:
     """Lists the messages of a step, oldest first."""
     step = await _read(call.mesh, call.path["step_id"])
-    request = messages_service_pb2.ListMessagesRequest(agent_ids=own_agents(), step_id=step.id)
+    request = messages_service_pb2.ListMessagesRequest(step_id=step.id)
     rows = await list_page(call.mesh.messages.ListMessages, request, "messages", call.query, default="asc", limit=100)
     return messages_from_proto(rows, Shown())
 

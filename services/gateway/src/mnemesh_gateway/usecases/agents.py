@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Hashable, Iterator, Sequence
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import grpc
 from mnemesh.agents.v1 import agents_pb2 as pb
@@ -11,7 +11,7 @@ from mnemesh.agents.v1.agents_service_pb2_grpc import AgentServiceStub
 from mnemesh.archival.v1 import embeddings_service_pb2 as embeddings_rpc
 from mnemesh.archival.v1.embeddings_service_pb2_grpc import EmbeddingServiceStub
 from mnemesh.types.v1 import paging_pb2
-from mnemesh_kit.call_context import Principal, current_principal
+from mnemesh_kit.call_context import Principal
 from mnemesh_kit.errors import InvalidArgument, NotFound
 from mnemesh_kit.ids import is_id
 from mnemesh_kit.time import Clock
@@ -96,7 +96,7 @@ class AgentService:
                 raise UnknownAgent(model, ()) from None
         agents: Sequence[pb.Agent] = ()
         if model.isprintable() and model:
-            request = rpc.ListAgentsRequest(page_size=2, filter=_filter(name=model))
+            request = rpc.ListAgentsRequest(page_size=2, filter=rpc.AgentFilter(name=model))
             agents = (await self._stub.ListAgents(request, timeout=READ)).agents
         if len(agents) > 1:
             raise InvalidRequest(f"Several agents have the name {model[:200]!r}. Use the id of one.", "model")
@@ -112,7 +112,7 @@ class AgentService:
     async def list(self) -> AsyncIterator[pb.Agent]:
         """Yields the agents of the caller's organization that talk to users, oldest first, without hidden ones."""
         request = rpc.ListAgentsRequest(
-            page_size=_PAGE, order=paging_pb2.SORT_ORDER_ASCENDING, filter=_filter(hidden=False)
+            page_size=_PAGE, order=paging_pb2.SORT_ORDER_ASCENDING, filter=rpc.AgentFilter(hidden=False)
         )
         while True:
             page = await self._stub.ListAgents(request, timeout=READ)
@@ -122,15 +122,6 @@ class AgentService:
             if not page.next_page_token:
                 return
             request.page_token = page.next_page_token
-
-
-def own_agents() -> list[str]:
-    """Returns the agents to which the caller is limited, for the filters of its lists; none if it is not limited."""
-    return sorted(current_principal().agents or ())
-
-
-def _filter(**conditions: Any) -> rpc.AgentFilter:
-    return rpc.AgentFilter(agent_ids=own_agents(), **conditions)
 
 
 class EmbeddingsService:

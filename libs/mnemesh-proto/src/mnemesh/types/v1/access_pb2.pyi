@@ -93,8 +93,9 @@ class AccessRule(_message.Message):
     def agent_fields(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The fields of the request that name agents, or what belongs to agents by its id, such as "agent_id", "run_id" or
         "filter.agent_ids". A caller whose token is limited to some agents may call an RPC that has such fields. The request
-        must set one of them. Each agent in them must be one of the token; what they name otherwise must belong to one of
-        these agents if the RPC reads, and to no other agent if it changes something.
+        must set one of them; a read that sets none gets the agents of the token as its agent_ids, if it has this field. Each
+        agent in them must be one of the token; what they name otherwise must belong to one of these agents if the RPC reads,
+        and to no other agent if it changes something.
         """
 
     @_builtins.property
