@@ -32,7 +32,7 @@ from mnemesh_orchestrator.llm.errors import (
     quote,
 )
 from mnemesh_orchestrator.llm.port import CallLimits
-from mnemesh_orchestrator.llm.settings import ProviderSettings
+from mnemesh_orchestrator.llm.settings import SETTING_OF_HOSTS, ProviderSettings
 
 RAISED: Final = (aiohttp.ClientError, HttpProcessingError, httpx2.HTTPError, httpx2.InvalidURL, OSError, EOFError)
 """The exceptions of a call, beside ValueError: TLS and time limits are subclasses of OSError."""
@@ -54,7 +54,6 @@ _TLS_RECORDS: Final = ("\\x15\\x03", "\\x16\\x03")
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
 """The maximum size of one answer, after decompression."""
 MAX_CONNECTIONS: Final = 1000
-SETTING_OF_HOSTS: Final = "MNEMESH_PROVIDER_HOSTS"
 _PIECE_BYTES: Final = 256 * 1024
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _GZIP_OR_ZLIB: Final = zlib.MAX_WBITS | 32

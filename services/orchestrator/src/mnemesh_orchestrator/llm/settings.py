@@ -14,6 +14,8 @@ from mnemesh_kit.secret_variables import SecretBox
 from mnemesh_orchestrator.llm.port import DEFAULT_LIMITS, CallLimits
 from mnemesh_orchestrator.model.models import Credentials, ProviderDraft, ProviderRecord, SealedCredentials
 
+SETTING_OF_HOSTS: Final = "MNEMESH_PROVIDER_HOSTS"
+
 
 class Api(StrEnum):
     """A form of requests, and the adapter that implements it."""

@@ -17,12 +17,12 @@ from mnemesh_kit.time import Clock
 from mnemesh_orchestrator.errors import ProviderNameTaken, ProviderNotFound
 from mnemesh_orchestrator.llm.embedders import EmbedderDirectory
 from mnemesh_orchestrator.llm.errors import ProviderError, ProviderTimeout
-from mnemesh_orchestrator.llm.http_client import SETTING_OF_HOSTS
 from mnemesh_orchestrator.llm.model_catalog import MNEMESH, ModelCatalog, OrganizationModels, OwnProvider
 from mnemesh_orchestrator.llm.provider import Provider, language_models, make_client, read_models, with_capabilities
 from mnemesh_orchestrator.llm.rehearsal import REHEARSAL_HANDLE
 from mnemesh_orchestrator.llm.settings import (
     DIALECTS,
+    SETTING_OF_HOSTS,
     CredentialSealer,
     ProviderSettings,
     bare_settings,
