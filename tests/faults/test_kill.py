@@ -183,7 +183,7 @@ async def test_kill_during_a_step_resumes_the_turn(
 
 
 @pytest.mark.parametrize(
-    ("method", "executed"), sampled([("InsertPassages", True), ("CommitStep", False), ("CommitStep", True)], 2)
+    ("method", "executed"), sampled([("InsertPassages", True), ("CommitStep", False), ("CommitStep", True)], 3)
 )
 async def test_heartbeat_loop_resumes_from_its_journal(
     mesh: ProcessMesh, provider: FakeOpenAI, method: str, executed: bool
@@ -216,7 +216,7 @@ async def test_heartbeat_loop_resumes_from_its_journal(
     assert roles == ["USER", "ASSISTANT", "TOOL", "USER", "ASSISTANT", "TOOL"], "the heartbeat is missing or doubled"
 
 
-@pytest.mark.parametrize("end", ["kill", "stop"])
+@pytest.mark.parametrize("end", sampled(["kill", "stop"], 2))
 async def test_answer_in_one_response_survives_the_orchestrator(
     mesh: ProcessMesh, provider: FakeOpenAI, end: str
 ) -> None:

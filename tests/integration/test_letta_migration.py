@@ -169,6 +169,7 @@ async def test_an_interrupted_migration_is_continued(mesh: Mesh, database: Path)
     await has_the_same_messages(mesh, database)
 
 
+@pytest.mark.full
 async def test_a_repeated_migration_has_the_whole_report(mesh: Mesh, database: Path) -> None:
     """An agent that has arrived is answered at once, before its records that come after the messages are sent."""
     add_messages(database, 1200, agent="Pilot")
@@ -290,6 +291,7 @@ async def test_an_approval_that_still_waits_is_reported(mesh: Mesh, database: Pa
     assert reported == {newest: "nothing waits for this approval here: send a message instead"}
 
 
+@pytest.mark.full
 async def test_a_fork_shows_the_messages_that_it_shares(mesh: Mesh, database: Path) -> None:
     fork = "conv-00000000-0000-4000-8000-0000000000f0"
     ((source,),) = rows(database, "SELECT id FROM conversations WHERE summary IS NOT NULL")

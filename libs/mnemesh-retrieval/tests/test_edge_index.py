@@ -296,6 +296,7 @@ def resident_bytes(directory: Path) -> int:
     return found
 
 
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and madvise")
 async def test_unused_pages_are_released_and_read_again(tmp_path: Path) -> None:
     points = [point(number, vector=np.eye(256)[number % 256]) for number in range(1, 5_000)]

@@ -238,6 +238,7 @@ async def test_cost_of_a_call_does_not_grow_with_other_agents(serve: Serve, engi
     assert not (found := grown(few, many, BIG, engine.slack, more_than=EACH * FEW)), "\n".join(found)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("index", ["ix_messages_run_id", pytest.param("ux_messages_sequence", marks=pytest.mark.sweep)])
 async def test_missing_index_is_detected(serve: Serve, engine: PlannedEngine, index: str) -> None:
     await engine.execute(f"DROP INDEX {index}")

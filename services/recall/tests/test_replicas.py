@@ -254,6 +254,7 @@ async def test_claims_of_a_crashed_instance_expire(rigs: tuple[Rig, Rig], clock:
     assert await two.indexer.catch_up() == 1
 
 
+@pytest.mark.full
 async def test_concurrent_sweeps_delete_each_message_once(rigs: tuple[Rig, Rig], clock: FrozenClock) -> None:
     one, two = rigs
     await append(one, *(said(f"fox {number}", clock) for number in range(350)))

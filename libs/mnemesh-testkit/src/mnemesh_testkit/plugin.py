@@ -188,24 +188,21 @@ def _authorities_are_read_once() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _same_logging() -> Iterator[None]:
-    """Restores the configuration of logs, which services and commands in the process of a test change."""
+def _same_process() -> Iterator[None]:
+    """Restores what services and commands in the process of a test change: the configuration of logs, and the umask.
+
+    Commands make the new files of their process private.
+    """
     import structlog  # noqa: PLC0415
 
-    before = structlog.get_config() if structlog.is_configured() else None
+    logging = structlog.get_config() if structlog.is_configured() else None
+    umask = os.umask(0o022)
     yield
-    if before is None:
+    os.umask(umask)
+    if logging is None:
         structlog.reset_defaults()
     else:
-        structlog.configure(**before)
-
-
-@pytest.fixture(autouse=True)
-def _same_umask() -> Iterator[None]:
-    """Commands that run in the process of a test make its new files private; the next test begins as usual."""
-    before = os.umask(0o022)
-    yield
-    os.umask(before)
+        structlog.configure(**logging)
 
 
 @pytest.fixture(scope="session")

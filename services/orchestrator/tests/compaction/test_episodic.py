@@ -272,6 +272,7 @@ async def test_agents_share_a_named_scope(world: World, process: Process, speake
     assert world.episodes.texts(two.id) == []
 
 
+@pytest.mark.full
 async def test_fact_of_turn_3_is_in_the_window_100_turns_later(
     world: World, process: Process, speaker: Speaker
 ) -> None:

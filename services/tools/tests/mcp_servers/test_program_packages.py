@@ -54,6 +54,7 @@ async def _said(stubs: Stubs, server: pb.McpServer) -> str:
     return text
 
 
+@pytest.mark.full
 async def test_a_program_runs_with_the_same_versions_on_every_host(
     tmp_path: Path, database_url: str, index: PackageIndex
 ) -> None:

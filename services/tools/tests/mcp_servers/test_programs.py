@@ -154,6 +154,7 @@ async def test_a_directory_outlives_the_program_and_is_deleted_with_the_server(s
     assert not list((tmp_path / "mcp").iterdir())
 
 
+@pytest.mark.full
 async def test_a_program_whose_directory_is_too_large_starts_and_can_remove_files(tmp_path: Path) -> None:
     async with serve(_config(tmp_path, disk_mb=4), LIMITS) as stubs:
         server = await _create(stubs, _program(persistent_directory=True))

@@ -111,6 +111,7 @@ async def _reported(tmp_path: Path, values: Sequence[dict[str, Any]]) -> list[rp
     return progress
 
 
+@pytest.mark.full
 async def test_a_flood_of_progress_is_reduced_to_the_newest(tmp_path: Path) -> None:
     progress = await _reported(tmp_path, [{"progress": number, "total": 5_000} for number in range(1, 5_001)])
     numbers = [item.progress for item in progress]

@@ -90,6 +90,7 @@ async def test_tool_imports_its_packages_and_theirs(stubs: Stubs, index: Package
     assert len(index.requests) == seen, "the packages are installed once"
 
 
+@pytest.mark.full
 async def test_equal_locks_share_a_directory_and_versions_stay(
     stubs: Stubs, index: PackageIndex, tmp_path: Path
 ) -> None:
@@ -238,6 +239,7 @@ async def test_requirements_that_name_no_package_are_refused(stubs: Stubs, name:
     assert (error.reason, error.metadata["field"]) == ("INVALID_ARGUMENT", "tool.pip_requirements")
 
 
+@pytest.mark.full
 async def test_pydantic_models_need_the_package(stubs: Stubs, index: PackageIndex) -> None:
     index.add(
         "pydantic",
