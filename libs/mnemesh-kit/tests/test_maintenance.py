@@ -55,10 +55,10 @@ async def test_maintenance_purges_and_rewrites_a_database_that_is_not_in_use(tmp
         yield f"books deleted: {count}"
 
     with pytest.raises(StartupError, match="in use"):
-        _ = [line async for line in maintain_database(config, package, ["books"], purge)]
+        _ = [line async for line in maintain_database(config, package, purge)]
     await database.close()
 
-    report = [line async for line in maintain_database(config, package, ["books"], purge)]
+    report = [line async for line in maintain_database(config, package, purge)]
     assert report[0] == "books deleted: 500"
     assert report[1].startswith("shelf.db: ")
     assert (tmp_path / "shelf.db").stat().st_size < 50_000

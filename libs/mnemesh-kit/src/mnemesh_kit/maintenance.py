@@ -5,13 +5,16 @@ import contextlib
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
 
 from mnemesh_kit.config import StartupError
 from mnemesh_kit.sql import Database, SqlConfig, open_database
 from mnemesh_kit.sql.postgresql import PostgresUrl, is_postgresql
+from mnemesh_kit.time import Clock, SystemClock
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,18 +109,18 @@ def _size(path: Path) -> int:
 async def maintain_database(
     config: SqlConfig,
     package: str,
-    tables: Sequence[str],
     purge: Callable[[Database], AsyncIterator[str]],
     *,
+    further_tables: Sequence[str] = (),
     sqlite_first: Sequence[str] = (),
 ) -> AsyncIterator[str]:
     """Migrates and purges the database of a stopped service, then rewrites its files.
 
     Args:
         config: the service's settings.
-        package: the service's package, whose `store/migrations` has the revisions.
-        tables: the names of the tables that PostgreSQL rewrites; an SQLite file is rewritten as a whole.
+        package: the service's package, whose `store` has the tables and the revisions.
         purge: deletes what has expired, and yields a line of the report for each kind.
+        further_tables: the names of tables that PostgreSQL rewrites, too, and that `store.tables` does not declare.
         sqlite_first: statements that SQLite runs before it rewrites the file.
 
     Yields:
@@ -133,4 +136,25 @@ async def maintain_database(
             yield line
     finally:
         await database.close()
+    tables = (*import_module(f"{package}.store.tables").metadata.tables, *further_tables)
     yield str(await rewrite_database(config.database, tables, sqlite_first=sqlite_first))
+
+
+Purge = Callable[[Any, Database, Clock], AsyncIterator[str]]
+"""Deletes what has expired, by the settings and the time. Yields a line for each thing that was done."""
+
+
+def maintenance_of(package: str) -> Callable[[Purge], Callable[..., AsyncIterator[str]]]:
+    """Makes `maintain(config, *, clock=None)` of a service from the function that purges its open database.
+
+    See `maintain_database` for what it yields and raises.
+    """
+
+    def decorated(purge: Purge) -> Callable[..., AsyncIterator[str]]:
+        def maintain(config: SqlConfig, *, clock: Clock | None = None) -> AsyncIterator[str]:
+            at = clock or SystemClock()
+            return maintain_database(config, package, lambda database: purge(config, database, at))
+
+        return maintain
+
+    return decorated

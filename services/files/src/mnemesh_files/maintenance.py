@@ -2,31 +2,18 @@
 
 from collections.abc import AsyncIterator
 
-from mnemesh_kit.maintenance import maintain_database
+from mnemesh_kit.maintenance import maintenance_of
 from mnemesh_kit.sql import Database
-from mnemesh_kit.time import Clock, SystemClock
+from mnemesh_kit.time import Clock
 
 from mnemesh_files.config import Config
 from mnemesh_files.store.folders import TOMBSTONE_LIFE, FolderStore
-from mnemesh_files.store.tables import metadata
 
 
-async def maintain(config: Config, *, clock: Clock | None = None) -> AsyncIterator[str]:
-    """Deletes what has expired and rewrites the database.
-
-    Yields:
-        One line for each thing that was done.
-
-    Raises:
-        StartupError: The service is running and uses the database.
-    """
-    clock = clock or SystemClock()
-
-    async def purge(database: Database) -> AsyncIterator[str]:
-        store = FolderStore(database, clock)
-        yield f"idempotency keys deleted: {await store.purge_ledger()}"
-        before = clock.now() - TOMBSTONE_LIFE
-        yield f"tombstones deleted: {await store.purge_tombstones(before)}"
-
-    async for line in maintain_database(config, "mnemesh_files", list(metadata.tables), purge):
-        yield line
+@maintenance_of("mnemesh_files")
+async def maintain(_config: Config, database: Database, clock: Clock) -> AsyncIterator[str]:
+    """Deletes what has expired. Yields one line for each thing that was done."""
+    store = FolderStore(database, clock)
+    yield f"idempotency keys deleted: {await store.purge_ledger()}"
+    before = clock.now() - TOMBSTONE_LIFE
+    yield f"tombstones deleted: {await store.purge_tombstones(before)}"

@@ -16,7 +16,6 @@ from mnemesh_retrieval.startup import embedder_from_config
 
 from mnemesh_recall.config import Config
 from mnemesh_recall.store.messages import REPEAT_LIFE, MessageStore
-from mnemesh_recall.store.tables import metadata
 from mnemesh_recall.usecases.messages import Retention, WordIndexing, WordRebuild
 from mnemesh_recall.vectors import MEMORY_PREFIX as MEMORIES
 from mnemesh_recall.vectors import MESSAGE_PREFIX as MESSAGES
@@ -42,9 +41,9 @@ async def maintain(config: Config, *, clock: Clock | None = None) -> AsyncIterat
         async for line in _purge(config, database, index, clock):
             yield line
 
-    tables = [TERMS_TABLE, *(table.name for table in metadata.sorted_tables)]
+    terms = {"further_tables": [TERMS_TABLE], "sqlite_first": [_MERGE_TERMS]}
     try:
-        async for line in maintain_database(config, "mnemesh_recall", tables, purge, sqlite_first=[_MERGE_TERMS]):
+        async for line in maintain_database(config, "mnemesh_recall", purge, **terms):
             yield line
         async for line in _rewrite_index(config, index):
             yield line
