@@ -5,6 +5,7 @@ replaced after all rows are in. An interrupted restore begins again.
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -31,6 +32,8 @@ from mnemesh_kit.sql.postgresql import is_postgresql
 from mnemesh_kit.sql.snapshots import connect, transaction
 
 _BATCH: Final = 500
+_CLOSING_SECONDS: Final = 3.0
+"""How long the server may take to end a session whose connection was closed, such as one of this program."""
 Report = Callable[[str], None]
 
 
@@ -119,17 +122,20 @@ def _require_unused(store: ServiceStore) -> None:
     require_unused(store.url)
     if not is_postgresql(store.url):
         return
+    # With the URL of the service, this connection has the same name.
+    others = (
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
+        "AND application_name = current_setting('application_name')"
+    )
+    give_up = time.monotonic() + _CLOSING_SECONDS
     with connect(store.url) as connection:
-        # With the URL of the service, this connection has the same name.
-        others = (
-            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
-            "AND application_name = current_setting('application_name')"
-        )
-        if connection.exec_driver_sql(others).scalar_one():
-            raise BackupError(
-                f"The database of {store.name} is in use. Stop all services of the mesh, and everything else that "
-                "uses it. A pooler closes its connections some minutes later."
-            )
+        while connection.exec_driver_sql(others).scalar_one():
+            if time.monotonic() > give_up:
+                raise BackupError(
+                    f"The database of {store.name} is in use. Stop all services of the mesh, and everything else that "
+                    "uses it. A pooler closes its connections some minutes later."
+                )
+            time.sleep(0.05)
 
 
 def is_equal(connection: sa.Connection, table: sa.Table, part: Part) -> bool:
