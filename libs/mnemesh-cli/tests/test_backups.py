@@ -7,7 +7,7 @@ import resource
 import shutil
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -89,13 +89,20 @@ def target(tmp_path: Path) -> MeshStores:
     return stores_of(tmp_path / "target")
 
 
+@asynccontextmanager
+async def mesh_on(server: PostgresServer, directory: Path) -> AsyncIterator[MeshStores]:
+    """Creates an empty mesh on PostgreSQL."""
+    names = {service: await server.create_database() for service in STORE_NAMES}
+    yield stores_of(directory, {service: server.url(name) for service, name in names.items()})
+    for name in names.values():
+        await server.drop_database(name)
+
+
 @pytest_asyncio.fixture
 async def on_postgresql(postgres_server: PostgresServer, tmp_path: Path) -> AsyncIterator[MeshStores]:
     """An empty mesh on PostgreSQL."""
-    names = {service: await postgres_server.create_database() for service in STORE_NAMES}
-    yield stores_of(tmp_path / "postgresql", {service: postgres_server.url(name) for service, name in names.items()})
-    for name in names.values():
-        await postgres_server.drop_database(name)
+    async with mesh_on(postgres_server, tmp_path / "postgresql") as stores:
+        yield stores
 
 
 def restored(target: MeshStores, place: Place, backup_id: str | None = None) -> None:
@@ -222,16 +229,16 @@ def test_database_that_is_locked_is_named(source: MeshStores, place: Place) -> N
 
 
 async def test_restore_into_a_mesh_that_runs_on_postgresql_is_refused(
-    on_postgresql: MeshStores, backed_up: Path
+    request: pytest.FixtureRequest, backed_up: Path, tmp_path: Path
 ) -> None:
-    store = on_postgresql.services["recall"]
-    database = Database.open(store.url)
-    await database.migrate(store.package)
-    try:
+    direct: PostgresServer = request.getfixturevalue("_direct_postgres")  # a pooler hides the services
+    async with mesh_on(direct, tmp_path / "postgresql") as target:
+        store = target.services["recall"]
+        database = Database.open(store.url)
+        await database.migrate(store.package)
         with pytest.raises(BackupError, match=r"The database of recall is in use. Stop all services"):
-            await asyncio.to_thread(restored, on_postgresql, open_place(str(backed_up)))
+            await asyncio.to_thread(restored, target, open_place(str(backed_up)))
         await database.migrate(store.package)  # it can start as before
-    finally:
         await database.close()
 
 

@@ -118,7 +118,10 @@ def _must_be_filled(store: ServiceStore, manifest: Manifest) -> bool:
 
 
 def _require_unused(store: ServiceStore) -> None:
-    """Raises StartupError if a service uses the database. A service on PostgreSQL keeps its connections open."""
+    """Raises StartupError if a service uses the database. One on PostgreSQL keeps its connections open.
+
+    The connections of a pooler tell nothing about services: it keeps them.
+    """
     require_unused(store.url)
     if not is_postgresql(store.url):
         return
@@ -129,11 +132,14 @@ def _require_unused(store: ServiceStore) -> None:
     )
     give_up = time.monotonic() + _CLOSING_SECONDS
     with connect(store.url) as connection:
+        driver: Any = connection.connection.driver_connection
+        if connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one() != driver.info.backend_pid:
+            return
         while connection.exec_driver_sql(others).scalar_one():
             if time.monotonic() > give_up:
                 raise BackupError(
                     f"The database of {store.name} is in use. Stop all services of the mesh, and everything else that "
-                    "uses it. A pooler closes its connections some minutes later."
+                    "uses it."
                 )
             time.sleep(0.05)
 
