@@ -10,7 +10,7 @@ from mnemesh.agents.v1 import groups_pb2 as pb
 from mnemesh.agents.v1 import groups_service_pb2 as rpc
 from mnemesh_kit.ids import derive_id
 from mnemesh_orchestrator.model.groups import Group, ManagerConfig, ManagerType
-from mnemesh_orchestrator.rpc.convert.groups import (
+from mnemesh_orchestrator.rpc.groups import (
     group_draft_from_proto,
     group_to_proto,
     group_update_from_proto,

@@ -35,7 +35,7 @@ from mnemesh_orchestrator.rpc.convert.agents import (
     window_update_from_proto,
 )
 from mnemesh_orchestrator.rpc.convert.runs import config_from_proto, inputs_from_proto
-from mnemesh_orchestrator.rpc.convert.transfers import (
+from mnemesh_orchestrator.rpc.transfers import (
     import_report_to_proto,
     options_from_proto,
     records_from_proto,

@@ -34,10 +34,10 @@ from mnemesh_orchestrator.model.transfers import (
     Window,
 )
 from mnemesh_orchestrator.rpc.convert.agents import agent_from_proto, agent_to_proto
-from mnemesh_orchestrator.rpc.convert.groups import group_draft_from_proto, group_to_proto
-from mnemesh_orchestrator.rpc.convert.identities import IDENTITY
 from mnemesh_orchestrator.rpc.convert.runs import RUN, STEP, run_to_proto
-from mnemesh_orchestrator.rpc.convert.schedules import exported_schedule, schedule_to_proto
+from mnemesh_orchestrator.rpc.groups import group_draft_from_proto, group_to_proto
+from mnemesh_orchestrator.rpc.identities import IDENTITY
+from mnemesh_orchestrator.rpc.schedules import exported_schedule, schedule_to_proto
 
 SOURCE: Final = "mnemesh"
 MAX_RESPONSE_BYTES: Final = 1_000_000
