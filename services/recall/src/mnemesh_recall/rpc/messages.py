@@ -19,7 +19,6 @@ from mnemesh_kit.time import Clock
 from mnemesh_types.convert import message_to_proto
 
 from mnemesh_recall.rpc.convert import messages as convert
-from mnemesh_recall.rpc.convert import messages as requests
 from mnemesh_recall.usecases.messages import MessageService
 
 Call = Any
@@ -32,7 +31,7 @@ class MessagesServicer(messages_service_pb2_grpc.MessageServiceServicer):
         self._clock = clock
 
     async def CreateContext(self, request: rpc.CreateContextRequest, context: Call) -> rpc.CreateContextResponse:
-        new = requests.new_context_from_proto(request, self._clock.now())
+        new = convert.new_context_from_proto(request, self._clock.now())
         window = await self._service.create_context(current_principal(), new, request_key(request, "CreateContext"))
         return rpc.CreateContextResponse(context=convert.context_to_proto(window))
 
@@ -61,7 +60,7 @@ class MessagesServicer(messages_service_pb2_grpc.MessageServiceServicer):
         return rpc.BatchGetContextIdsResponse(contexts=contexts, next_page_token=token)
 
     async def CommitStep(self, request: rpc.CommitStepRequest, context: Call) -> rpc.CommitStepResponse:
-        step = requests.step_from_proto(request, self._clock.now())
+        step = convert.step_from_proto(request, self._clock.now())
         result = await self._service.commit_step(current_principal(), step)
         return rpc.CommitStepResponse(
             version=result.version,
@@ -73,12 +72,12 @@ class MessagesServicer(messages_service_pb2_grpc.MessageServiceServicer):
         )
 
     async def ReplaceContext(self, request: rpc.ReplaceContextRequest, context: Call) -> rpc.ReplaceContextResponse:
-        new = requests.replacement_from_proto(request, self._clock.now())
+        new = convert.replacement_from_proto(request, self._clock.now())
         window = await self._service.replace_context(current_principal(), new, request_key(request, "ReplaceContext"))
         return rpc.ReplaceContextResponse(context=convert.context_to_proto(window))
 
     async def ForkContext(self, request: rpc.ForkContextRequest, context: Call) -> rpc.ForkContextResponse:
-        fork = requests.fork_from_proto(request, self._clock.now())
+        fork = convert.fork_from_proto(request, self._clock.now())
         window = await self._service.fork_context(current_principal(), fork, request_key(request, "ForkContext"))
         return rpc.ForkContextResponse(context=convert.context_to_proto(window))
 
@@ -92,7 +91,7 @@ class MessagesServicer(messages_service_pb2_grpc.MessageServiceServicer):
         return rpc.DeleteContextResponse(deleted_messages=deleted)
 
     async def AppendMessages(self, request: rpc.AppendMessagesRequest, context: Call) -> rpc.AppendMessagesResponse:
-        batch = requests.batch_from_proto(request, self._clock.now())
+        batch = convert.batch_from_proto(request, self._clock.now())
         result = await self._service.append_messages(current_principal(), batch, request_key(request, "AppendMessages"))
         return rpc.AppendMessagesResponse(sequence_ids=result.sequence_ids, version=result.version)
 
@@ -105,7 +104,7 @@ class MessagesServicer(messages_service_pb2_grpc.MessageServiceServicer):
 
     async def ListMessages(self, request: rpc.ListMessagesRequest, context: Call) -> rpc.ListMessagesResponse:
         query = page_query(request)
-        filter_ = requests.message_filter_from_proto(request)
+        filter_ = convert.message_filter_from_proto(request)
         found = await self._service.list_messages(current_principal(), filter_, query)
         page = bounded(query, found.map(message_to_proto))
         return rpc.ListMessagesResponse(messages=page.items, next_page_token=next_page_token(query, page))
@@ -123,7 +122,7 @@ class MessagesServicer(messages_service_pb2_grpc.MessageServiceServicer):
         return rpc.DeleteMessageResponse()
 
     async def SearchMessages(self, request: rpc.SearchMessagesRequest, context: Call) -> rpc.SearchMessagesResponse:
-        search = requests.search_from_proto(request, offset_from_token(request))
+        search = convert.search_from_proto(request, offset_from_token(request))
         found = await self._service.search_messages(current_principal(), search)
         hits, token = bounded_hits(request, [convert.hit_to_proto(hit) for hit in found.hits])
         return rpc.SearchMessagesResponse(
