@@ -2,7 +2,7 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from mnemesh_blocks.rpc.convert import author_from_proto
+from mnemesh_blocks.rpc.blocks import author_from_proto
 from mnemesh_kit.call_context import DEFAULT_PRINCIPAL, Principal
 from mnemesh_types.blocks import AUTHOR, AgentAuthor, OwnerAuthor
 
