@@ -11,10 +11,9 @@ from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.server import Reply, Usage
 from mnemesh_testkit.mesh.processes import ProcessMesh
 from mnemesh_testkit.mesh.turns import Turn, assert_whole, stored, turn, window_of
-from mnemesh_testkit.plugin import sampled
 from mnemesh_testkit.timeouts import scaled
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(scaled(300))]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(scaled(300)), pytest.mark.full]
 
 LIMIT_SECONDS = scaled(90)
 WORDS = "They spoke at length about trains and timetables. " * 12
@@ -66,7 +65,6 @@ async def ends_well(mesh: ProcessMesh, agent: Agent, running: asyncio.Task[Turn]
     assert [row.id for row in rows] == [window[0].id]
 
 
-@pytest.mark.full
 async def test_kill_during_the_summary_call(mesh: ProcessMesh, provider: FakeOpenAI) -> None:
     agent = await long_talk(mesh, provider)
     before = await window_of(mesh.client, agent)
@@ -87,7 +85,7 @@ async def test_kill_during_the_summary_call(mesh: ProcessMesh, provider: FakeOpe
 
 @pytest.mark.parametrize(
     ("service", "executed"),
-    sampled([("orchestrator", True), ("orchestrator", False), ("recall", False), ("recall", True)], 2),
+    [("orchestrator", True), ("orchestrator", False), ("recall", False), ("recall", True)],
 )
 async def test_kill_before_or_after_the_window_is_replaced(
     mesh: ProcessMesh, provider: FakeOpenAI, service: str, executed: bool

@@ -14,10 +14,9 @@ from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.server import Reply, Usage
 from mnemesh_testkit.mesh.processes import ProcessMesh
 from mnemesh_testkit.mesh.turns import assert_whole, stored, turn, window_of
-from mnemesh_testkit.plugin import sampled
 from mnemesh_testkit.timeouts import scaled
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(scaled(300))]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(scaled(300)), pytest.mark.full]
 
 LIMIT_SECONDS = scaled(90)
 
@@ -53,7 +52,7 @@ async def knowing(mesh: ProcessMesh, provider: FakeOpenAI) -> Agent:
 
 @pytest.mark.parametrize(
     ("service", "executed"),
-    sampled([("orchestrator", True), ("orchestrator", False), ("recall", False), ("recall", True)], 2),
+    [("orchestrator", True), ("orchestrator", False), ("recall", False), ("recall", True)],
 )
 async def test_kill_before_or_after_memories_are_committed(
     mesh: ProcessMesh, provider: FakeOpenAI, service: str, executed: bool
