@@ -27,6 +27,14 @@ async def test_broken_stream_is_resumed_after_the_last_event(mnemesh: Mnemesh, m
     assert len(mesh.orchestrator.runs) == 1
 
 
+async def test_event_that_is_received_again_is_yielded_once(mnemesh: Mnemesh, mesh: "FakeMesh") -> None:
+    agent = await _agent(mnemesh)
+    mesh.orchestrator.break_after, mesh.orchestrator.repeated = [4], 2
+
+    assert await _sequences(agent, "remember the tea") == [1, 2, 3, 4, 5]
+    assert mesh.orchestrator.attached == 1
+
+
 async def test_request_is_repeated_if_the_connection_breaks_before_the_first_event(
     mnemesh: Mnemesh, mesh: "FakeMesh"
 ) -> None:

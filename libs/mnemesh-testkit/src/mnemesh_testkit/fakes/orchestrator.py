@@ -55,6 +55,8 @@ class FakeOrchestrator(
         self.group_events: dict[str, list[runs_pb2.RunEvent]] = {}
         self.started: dict[str, str] = {}
         self.break_after: list[int] = []
+        self.repeated = 0
+        """The number of events before its position that a client receives again when it attaches."""
         self.fitting: int | None = None
         self.unknown_models: set[str] = set()
         self.attached = 0
@@ -168,7 +170,7 @@ class FakeOrchestrator(
 
     async def StreamRun(self, request: Any, context: Any) -> AsyncIterator[runs_service_pb2.StreamRunResponse]:
         self.attached += 1
-        async for event in self._replay(request.run_id, request.starting_after):
+        async for event in self._replay(request.run_id, request.starting_after - self.repeated):
             yield runs_service_pb2.StreamRunResponse(event=event)
 
     async def GetRun(self, request: Any, context: Any) -> runs_service_pb2.GetRunResponse:
