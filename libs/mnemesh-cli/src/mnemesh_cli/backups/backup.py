@@ -1,7 +1,7 @@
 """Makes a backup of a mesh, which may run: all services at one watermark, and the contents of files."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -48,14 +48,6 @@ class Content:
     """Empty for a part of an upload that is not complete."""
 
 
-class _ContentsGone(Exception):
-    """Contents were removed after the watermark, or are lost or damaged."""
-
-    def __init__(self, ids: set[str]) -> None:
-        super().__init__(ids)
-        self.ids = ids
-
-
 def make_backup(stores: MeshStores, place: Place, report: Report, *, passphrase: str | None = None) -> Manifest:
     """Makes a backup. It exists once its manifest is written, which is the last step.
 
@@ -76,49 +68,52 @@ def make_backup(stores: MeshStores, place: Place, report: Report, *, passphrase:
         with connect(stores.urls["files"]) as connection:
             _require_newest(stores.services["files"], connection)
             copier.copy(contents_of(stores, connection))
-        lost: set[str] = set()
-        for _ in range(ATTEMPTS):
-            try:
-                manifest = _write_at_watermark(stores, place, copier, lost, keys, report)
-            except _ContentsGone as gone:
-                # Those of files that were deleted meanwhile are unknown at the next watermark; the others are lost.
-                lost |= gone.ids
-                continue
-            _require_complete(place, manifest)
-            write_manifest(place, manifest)
-            _delete_unfinished(place)
-            return manifest
-    raise BackupError("Files are deleted too fast for their contents to be copied. Run the backup again.")
+        manifest = _write_at_watermark(stores, place, copier, keys, report)
+        _require_complete(place, manifest)
+        write_manifest(place, manifest)
+        _delete_unfinished(place)
+    return manifest
 
 
 def _write_at_watermark(
+    stores: MeshStores, place: Place, copier: "_ContentCopier", keys: dict[str, str] | None, report: Report
+) -> Manifest:
+    held = {name: [table.name for table in store.tables] for name, store in stores.services.items()}
+    lost: set[str] = set()
+    for _ in range(ATTEMPTS):
+        with snapshots(stores.urls, held) as connections:
+            taken_at = datetime.now(UTC)
+            report(f"watermark {taken_at.isoformat(' ', 'seconds')}")
+            contents = list(contents_of(stores, connections["files"]))
+            copied = copier.copy(contents)
+            gone = {content.id for content in contents if content.id not in copied}
+            if gone <= lost:
+                for content_id in sorted(gone):
+                    report(f"the content {content_id} of a file is lost or damaged; see `mnemesh verify`")
+                listed = [(content, copied[content.id]) for content in contents if content.id in copied]
+                return _write_parts(stores, place, taken_at, connections, listed, keys, report)
+        # Those of files that were deleted meanwhile are unknown at the next watermark; the others are lost or damaged.
+        lost |= gone
+    raise BackupError("Files are deleted too fast for their contents to be copied. Run the backup again.")
+
+
+def _write_parts(
     stores: MeshStores,
     place: Place,
-    copier: "_ContentCopier",
-    lost: set[str],
+    taken_at: datetime,
+    connections: Mapping[str, sa.Connection],
+    contents: Sequence[tuple[Content, str]],
     keys: dict[str, str] | None,
     report: Report,
 ) -> Manifest:
-    held = {name: [table.name for table in store.tables] for name, store in stores.services.items()}
-    with snapshots(stores.urls, held) as connections:
-        taken_at = datetime.now(UTC)
-        backup_id = f"{taken_at:%Y%m%dT%H%M%S}.{taken_at.microsecond // 1000:03}Z"
-        report(f"watermark {taken_at.isoformat(' ', 'seconds')}")
-        contents = list(contents_of(stores, connections["files"]))
-        copied = copier.copy(contents)
-        gone = {content.id for content in contents if content.id not in copied}
-        if gone - lost:
-            raise _ContentsGone(gone)
-        for content_id in gone:
-            report(f"the content {content_id} of a file is lost or damaged; see `mnemesh verify`")
-        contents = [content for content in contents if content.id not in gone]
-        lines = (msgspec.json.encode([content.id, content.size, copied[content.id]]) for content in contents)
-        listed = write_part(place, contents_name(backup_id), ("id", "size", "sha256"), lines)
-        services = {
-            name: _write_service(place, backup_id, store, connections[name], report)
-            for name, store in stores.services.items()
-        }
-    size = sum(content.size for content in contents)
+    backup_id = f"{taken_at:%Y%m%dT%H%M%S}.{taken_at.microsecond // 1000:03}Z"
+    lines = (msgspec.json.encode([content.id, content.size, sha256]) for content, sha256 in contents)
+    listed = write_part(place, contents_name(backup_id), ("id", "size", "sha256"), lines)
+    services = {
+        name: _write_service(place, backup_id, store, connections[name], report)
+        for name, store in stores.services.items()
+    }
+    size = sum(content.size for content, _ in contents)
     return Manifest(backup_id, taken_at, version("mnemesh-cli"), services, listed, size, key_marks(stores), keys)
 
 
