@@ -74,7 +74,7 @@ _COMMANDS: Final = {
     "export": "export_import:export",
     "import": "export_import:import_",
     "audit": "audit:audit",
-    "whoami": "tokens:whoami",
+    "whoami": "version:whoami",
     "version": "version:version",
     "agents": "agents:app",
     "approvals": "runs:approvals_app",

@@ -1,4 +1,4 @@
-"""`mnemesh tokens`, `whoami` and `certs`: bearer tokens, whom they name, and certificates of a private authority."""
+"""`mnemesh tokens` and `mnemesh certs`: bearer tokens, and certificates of a private authority."""
 
 import time
 import uuid
@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from mnemesh_cli.commands.resources import with_client
-from mnemesh_cli.display.records import print_done, print_record
-from mnemesh_client.mnemesh import Mnemesh
+from mnemesh_cli.display.records import print_done
 from mnemesh_kit.auth import mint_token, read_keys
 from mnemesh_kit.call_context import DEFAULT_PRINCIPAL, Principal, Role
 from mnemesh_kit.ids import require_id
@@ -123,12 +121,6 @@ def _own_id(kind: str, name: str, issuer: str | None) -> str:
     from mnemesh_kit.oidc import issuer_id  # noqa: PLC0415  (for tokens of issuers only)
 
     return issuer_id("org" if kind == "organization" else "user", issuer, name)
-
-
-@with_client
-async def whoami(mnemesh: Mnemesh) -> None:
-    """Print the caller that the token names: organization, subject, role, agents, expiry and issuer."""
-    print_record(await mnemesh.whoami())
 
 
 certs_app = typer.Typer(no_args_is_help=True, help="Create certificates for TLS between the services of a mesh.")

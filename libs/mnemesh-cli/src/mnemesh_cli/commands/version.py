@@ -1,4 +1,4 @@
-"""`mnemesh --version` and `mnemesh version`: the versions of this program and of a mesh."""
+"""`mnemesh --version`, `version` and `whoami`: the versions of this program and of a mesh, and who calls it."""
 
 import asyncio
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 import typer
 from mnemesh_cli.commands.resources import with_client
 from mnemesh_cli.display.error_text import error_text
-from mnemesh_cli.display.records import print_done
+from mnemesh_cli.display.records import print_done, print_record
 from mnemesh_cli.display.terminal import print_error
 from mnemesh_client.mnemesh import Mnemesh
 from mnemesh_kit.errors import MnemeshError, Unavailable, Unimplemented
@@ -44,6 +44,12 @@ async def version(mnemesh: Mnemesh) -> int:
         else:
             _print(name, result)
     return int(bool(errors))
+
+
+@with_client
+async def whoami(mnemesh: Mnemesh) -> None:
+    """Print the caller that the token names: organization, subject, role, agents, expiry and issuer."""
+    print_record(await mnemesh.whoami())
 
 
 async def service_version(mnemesh: Mnemesh, name: str) -> str:
