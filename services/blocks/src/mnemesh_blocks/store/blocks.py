@@ -1,8 +1,9 @@
 """The block store, on SQLite and PostgreSQL: blocks, their revisions, and lists of them."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 import sqlalchemy as sa
 from mnemesh_kit.idempotency import Ledger, RequestKey
@@ -236,6 +237,16 @@ class BlockTransaction(CoreMemoryTransaction):
                 self._conn.execute(index.insert(), [{"block_id": block.id, column: value} for value in values])
 
 
+@dataclass(frozen=True, slots=True)
+class Recorded(Generic[T]):
+    """How the result of a request is recorded, so that a repeat returns it again."""
+
+    ids: Callable[[T], Sequence[str]]
+    """Returns the strings to record."""
+    result: Callable[[BlockTransaction, Sequence[str]], T]
+    """Returns the result from the recorded strings."""
+
+
 class BlockStore:
     """A transactional store of blocks.
 
@@ -273,9 +284,8 @@ class BlockStore:
         organization_id: str,
         key: RequestKey | None,
         work: Callable[[BlockTransaction], T],
+        recorded: Recorded[T],
         *,
-        result_ids: Callable[[T], Sequence[str]],
-        replay: Callable[[BlockTransaction, Sequence[str]], T],
         ask: Callable[[BlockTransaction], None] = lambda _: None,
     ) -> T:
         """Runs `work` like `write`, unless the request has taken effect before.
@@ -284,8 +294,7 @@ class BlockStore:
             organization_id: The organization of the blocks.
             key: The idempotency key of the request; None always runs `work`.
             work: The effect, which returns the result of the request.
-            result_ids: Returns the strings to record for a result.
-            replay: Returns the result of a repeated request from the recorded strings.
+            recorded: How the result is recorded.
             ask: Sends queries of `work`, which are then answered together with that of the key.
 
         Raises:
@@ -298,10 +307,10 @@ class BlockStore:
 
             def effect() -> Sequence[str]:
                 results.append(work(tx))
-                return result_ids(results[0])
+                return recorded.ids(results[0])
 
-            recorded, replayed = self._ledger.once(conn, key, effect, lambda: ask(tx))
-            return replay(tx, recorded) if replayed else results[0]
+            ids, replayed = self._ledger.once(conn, key, effect, lambda: ask(tx))
+            return recorded.result(tx, ids) if replayed else results[0]
 
         return await self._database.write(transaction, name="blocks.write_once")
 

@@ -31,7 +31,7 @@ from mnemesh_blocks.model.blocks import (
     require_valid_filter,
     require_writable,
 )
-from mnemesh_blocks.store.blocks import BlockStore, BlockTransaction
+from mnemesh_blocks.store.blocks import BlockStore, BlockTransaction, Recorded
 from mnemesh_blocks.usecases import changes
 
 
@@ -71,14 +71,7 @@ class BlockService:
                 tx.ask_holder(agent_id)
                 tx.ask_held_block(agent_id, block.label)
 
-        return await self._store.write_once(
-            caller.organization_id,
-            key,
-            create,
-            result_ids=lambda created: [created.id],
-            replay=lambda tx, ids: changes.get_block(tx, ids[0]),
-            ask=ask,
-        )
+        return await self._store.write_once(caller.organization_id, key, create, changes.BLOCK, ask=ask)
 
     async def create_core_memory(
         self,
@@ -124,8 +117,7 @@ class BlockService:
             caller.organization_id,
             key,
             create,
-            result_ids=lambda _: [],
-            replay=lambda tx, _: tx.read_core_memory(agent_id),
+            Recorded(lambda _: [], lambda tx, _: tx.read_core_memory(agent_id)),
             ask=ask,
         )
 
@@ -198,13 +190,7 @@ class BlockService:
             block = require_revision(changes.get_block(tx, block_id), base_revision)
             return changes.update_block(tx, block, BlockOperation.UPDATE, author, self._clock.now(), **fields)
 
-        return await self._store.write_once(
-            caller.organization_id,
-            key,
-            update,
-            result_ids=lambda updated: [updated.id],
-            replay=lambda tx, ids: changes.get_block(tx, ids[0]),
-        )
+        return await self._store.write_once(caller.organization_id, key, update, changes.BLOCK)
 
     async def delete_block(self, caller: Principal, block_id: str, key: RequestKey | None) -> None:
         """Deletes a block and detaches it from all holders. Succeeds if the block does not exist."""
@@ -213,9 +199,7 @@ class BlockService:
         def delete(tx: BlockTransaction) -> None:
             tx.delete_block(block_id)
 
-        await self._store.write_once(
-            caller.organization_id, key, delete, result_ids=lambda _: [], replay=lambda _tx, _ids: None
-        )
+        await self._store.write_once(caller.organization_id, key, delete, changes.NOTHING)
 
     async def list_block_agents(self, caller: Principal, block_id: str, page: PageQuery) -> Page[str]:
         """Returns a page of the ids of the agents that hold the block.
@@ -292,13 +276,7 @@ class RevisionService:
                 tx, block, target.operation, author, self._clock.now(), value=revision.value, **moved
             )
 
-        return await self._store.write_once(
-            caller.organization_id,
-            key,
-            revert,
-            result_ids=lambda reverted: [reverted.id],
-            replay=lambda tx, ids: changes.get_block(tx, ids[0]),
-        )
+        return await self._store.write_once(caller.organization_id, key, revert, changes.BLOCK)
 
 
 def _find_target(tx: BlockTransaction, block: Block, target: RevertTarget) -> BlockRevision:
@@ -375,7 +353,7 @@ class BlockImportService:
             return existing
 
         return await self._store.write_once(
-            caller.organization_id, key, restore, result_ids=lambda ids: ids, replay=lambda _tx, ids: ids
+            caller.organization_id, key, restore, Recorded(lambda ids: ids, lambda _tx, ids: ids)
         )
 
 

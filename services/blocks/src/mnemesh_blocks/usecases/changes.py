@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from mnemesh_types.blocks import Author, Block, BlockOperation, BlockRevision
 
@@ -16,7 +16,7 @@ from mnemesh_blocks.errors import (
 )
 from mnemesh_blocks.model.blocks import author_id, next_revision, revision_of
 from mnemesh_blocks.model.edits import Holder
-from mnemesh_blocks.store.blocks import BlockTransaction
+from mnemesh_blocks.store.blocks import BlockTransaction, Recorded
 
 
 def get_block(tx: BlockTransaction, block_id: str) -> Block:
@@ -29,6 +29,11 @@ def get_block(tx: BlockTransaction, block_id: str) -> Block:
     if block is None:
         raise BlockNotFound(block_id)
     return block
+
+
+BLOCK: Final[Recorded[Block]] = Recorded(lambda block: [block.id], lambda tx, ids: get_block(tx, ids[0]))
+NUMBER: Final[Recorded[int]] = Recorded(lambda number: [str(number)], lambda _tx, ids: int(ids[0]))
+NOTHING: Final[Recorded[None]] = Recorded(lambda _: [], lambda _tx, _ids: None)
 
 
 def get_held_block(tx: BlockTransaction, agent_id: str, label: str, conversation_id: str | None = None) -> Block:

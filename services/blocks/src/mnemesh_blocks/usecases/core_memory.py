@@ -27,7 +27,7 @@ from mnemesh_blocks.model.edits import (
     require_link_id,
     with_conversation,
 )
-from mnemesh_blocks.store.blocks import BlockStore, BlockTransaction
+from mnemesh_blocks.store.blocks import BlockStore, BlockTransaction, Recorded
 from mnemesh_blocks.usecases import changes
 
 
@@ -53,13 +53,7 @@ class CoreMemoryService:
             changes.attach_block(tx, agent_id, changes.get_block(tx, block_id))
             return tx.get_core_memory_revision(agent_id)
 
-        return await self._store.write_once(
-            caller.organization_id,
-            key,
-            attach,
-            result_ids=lambda revision: [str(revision)],
-            replay=lambda _tx, ids: int(ids[0]),
-        )
+        return await self._store.write_once(caller.organization_id, key, attach, changes.NUMBER)
 
     async def detach_block(
         self,
@@ -93,8 +87,7 @@ class CoreMemoryService:
             caller.organization_id,
             key,
             detach,
-            result_ids=lambda result: [result[0], str(result[1])],
-            replay=lambda _tx, ids: (ids[0], int(ids[1])),
+            Recorded(lambda result: [result[0], str(result[1])], lambda _tx, ids: (ids[0], int(ids[1]))),
         )
 
     async def get_core_memory(
@@ -169,8 +162,10 @@ class CoreMemoryService:
             caller.organization_id,
             key,
             apply,
-            result_ids=lambda edited: [edited.block.id, str(edited.core_memory_revision)],
-            replay=lambda tx, ids: EditedBlock(changes.get_block(tx, ids[0]), int(ids[1])),
+            Recorded(
+                lambda edited: [edited.block.id, str(edited.core_memory_revision)],
+                lambda tx, ids: EditedBlock(changes.get_block(tx, ids[0]), int(ids[1])),
+            ),
             ask=ask,
         )
 
@@ -211,8 +206,7 @@ class CoreMemoryService:
             caller.organization_id,
             key,
             erase,
-            result_ids=lambda counts: [str(count) for count in counts],
-            replay=lambda _tx, ids: (int(ids[0]), int(ids[1])),
+            Recorded(lambda counts: [str(count) for count in counts], lambda _tx, ids: (int(ids[0]), int(ids[1]))),
         )
 
 
@@ -281,8 +275,10 @@ class ConversationBlockService:
             caller.organization_id,
             key,
             isolate,
-            result_ids=lambda blocks: [block.id for block in blocks],
-            replay=lambda tx, ids: [changes.get_block(tx, block_id) for block_id in ids],
+            Recorded(
+                lambda blocks: [block.id for block in blocks],
+                lambda tx, ids: [changes.get_block(tx, block_id) for block_id in ids],
+            ),
         )
 
     async def release_blocks(
@@ -297,13 +293,7 @@ class ConversationBlockService:
                 return 0
             return changes.erase_conversation(tx, conversation_id)
 
-        return await self._store.write_once(
-            caller.organization_id,
-            key,
-            release,
-            result_ids=lambda count: [str(count)],
-            replay=lambda _tx, ids: int(ids[0]),
-        )
+        return await self._store.write_once(caller.organization_id, key, release, changes.NUMBER)
 
 
 class LinkService:
@@ -351,6 +341,4 @@ class LinkService:
         await self._write(caller, key, unlink)
 
     async def _write(self, caller: Principal, key: RequestKey | None, work: Callable[[BlockTransaction], None]) -> None:
-        await self._store.write_once(
-            caller.organization_id, key, work, result_ids=lambda _: [], replay=lambda _tx, _ids: None
-        )
+        await self._store.write_once(caller.organization_id, key, work, changes.NOTHING)
