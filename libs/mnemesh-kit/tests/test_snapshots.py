@@ -114,3 +114,16 @@ def test_a_missing_database_is_not_created(tmp_path: Path) -> None:
     with pytest.raises(StartupError, match=r"There is no database .*absent\.db"):
         snapshots.connect(f"sqlite:///{tmp_path / 'absent.db'}")
     assert not list(tmp_path.iterdir())
+
+
+async def test_a_connection_that_is_lost_in_a_transaction_is_named(postgres_url: str) -> None:
+    with snapshots.connect(postgres_url) as lost, snapshots.connect(postgres_url) as other:
+
+        def lose() -> None:
+            with snapshots.transaction(lost):
+                pid = lost.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
+                other.exec_driver_sql(f"SELECT pg_terminate_backend({pid}, 5000)")
+                lost.exec_driver_sql("SELECT 1")
+
+        with pytest.raises(StartupError, match=r"The database postgresql://.* cannot be used"):
+            lose()

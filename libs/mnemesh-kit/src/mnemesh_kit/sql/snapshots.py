@@ -80,7 +80,7 @@ def transaction(connection: sa.Connection) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        with suppress(StartupError):  # a full disk, or a lost connection, has ended it
+        with suppress(StartupError, sa.exc.SQLAlchemyError):  # a full disk, or a lost connection, has ended it
             connection.exec_driver_sql("ROLLBACK")
         raise
     connection.exec_driver_sql("COMMIT")
