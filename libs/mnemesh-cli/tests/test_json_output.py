@@ -275,7 +275,7 @@ def groups_and_people(script: Script) -> None:
 
 def moves(script: Script, tmp_path: Path) -> None:
     exported = script.row("export", "jo", "--dir", str(tmp_path / "memory"))
-    assert exported["blocks"] > 0
+    assert exported["records"] > 0
     assert Path(exported["path"]).is_dir()
     letta = script.row("export", "jo", "--format", "letta", "--dir", str(tmp_path))
     one = script.row("export", "jo", "--file", str(tmp_path / "jo.mnemesh"))
