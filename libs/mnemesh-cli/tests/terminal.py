@@ -11,8 +11,8 @@ from collections.abc import Mapping
 PROMPT = "› "
 """The prompt of the chat."""
 
-# A background job of a shell ignores SIGINT, and its children inherit that. The chat must not.
-CHAT = (
+# A background job of a shell ignores SIGINT, and its children inherit that. The commands of tests must not.
+INTERRUPTIBLE = (
     "import signal\n"
     "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     "from mnemesh_cli.main import main\n"
@@ -32,7 +32,7 @@ class Terminal:
         """Starts the chat."""
         self._keyboard, inner = pty.openpty()
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", CHAT, *self._arguments),
+            *(sys.executable, "-c", INTERRUPTIBLE, *self._arguments),
             stdin=inner,
             stdout=inner,
             stderr=inner,

@@ -19,6 +19,7 @@ from mnemesh_testkit.mesh.in_process import REHEARSAL, MeshThread
 from mnemesh_testkit.timeouts import scaled
 
 from .command_line import CommandLine
+from .terminal import INTERRUPTIBLE
 
 DATA = Path(__file__).parents[3] / "tests" / "letta" / "data"
 OTHER = derive_id("org", "other")
@@ -44,7 +45,7 @@ class Shell:
     def interrupt(self, number: signal.Signals, seconds: float, *arguments: str) -> tuple[int, str]:
         """Sends a signal so many seconds after an agent began. Returns the exit code and stderr of the migration."""
         with subprocess.Popen(
-            [sys.executable, "-m", "mnemesh_cli", "import", "letta", *MODEL, *arguments],
+            [sys.executable, "-c", INTERRUPTIBLE, "import", "letta", *MODEL, *arguments],
             env={**os.environ, **self.cli.environment()},
             cwd=self.directory,
             stdout=subprocess.DEVNULL,
