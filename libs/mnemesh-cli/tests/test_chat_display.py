@@ -193,6 +193,7 @@ def test_tokens_and_duration_are_shown_and_the_cost_only_if_it_is_known() -> Non
     price.cached_input = 300_000
     assert usage_text(used, 3.21, price) == "10,000 tokens in, 500 out · 3.2 s · $0.0267"
     assert usage_text(message_pb2.Usage(), 65, price) == "1 min 5 s"
+    assert usage_text(used, None, None) == "10,000 tokens in, 500 out"  # of a run of the past
     assert duration_text(9.96) == "10 s"
 
 

@@ -46,14 +46,14 @@ class StatusLine:
         self._clock = clock
         self._enabled = console.is_terminal and not console.is_dumb_terminal
         self._live: Live | None = None
-        self._started = 0.0
+        self._started: float | None = None
         self._activity = ""
         self._draft: Callable[[], Sequence[Text]] = tuple
 
     @property
-    def elapsed(self) -> float:
-        """The seconds since the beginning of the turn."""
-        return self._clock() - self._started
+    def elapsed(self) -> float | None:
+        """The seconds since the beginning of the turn; None if nothing was shown, as for a run of the past."""
+        return None if self._started is None else self._clock() - self._started
 
     @contextmanager
     def shown(self, activity: str) -> Iterator[None]:
@@ -101,10 +101,10 @@ class StatusLine:
             self._live.refresh()
 
     def __rich__(self) -> Group:
-        frame = _FRAMES[int(self.elapsed / _REFRESH_SECONDS) % len(_FRAMES)]
-        status = Text(
-            f"{frame} {self._activity} · {duration_text(self.elapsed)}", "dim", no_wrap=True, overflow="ellipsis"
-        )
+        elapsed = self.elapsed or 0.0
+        frame = _FRAMES[int(elapsed / _REFRESH_SECONDS) % len(_FRAMES)]
+        text = f"{frame} {self._activity} · {duration_text(elapsed)}"
+        status = Text(text, "dim", no_wrap=True, overflow="ellipsis")
         visible = max(0, self._console.height - _LINES_BELOW)
         return Group(*(self._draft()[-visible:] if visible else ()), status)
 
@@ -258,12 +258,13 @@ def _arguments(text: str) -> str:
     )
 
 
-def usage_text(usage: message_pb2.Usage, seconds: float, price: models_pb2.ModelPrice | None) -> str:
-    """Returns the tokens that the provider reported, the duration, and the cost in US dollars if it is known."""
+def usage_text(usage: message_pb2.Usage, seconds: float | None, price: models_pb2.ModelPrice | None) -> str:
+    """Returns the tokens that the provider reported, the duration and the cost in US dollars if they are known."""
     parts = []
     if usage.HasField("prompt_tokens") or usage.HasField("completion_tokens"):
         parts.append(f"{usage.prompt_tokens:,} tokens in, {usage.completion_tokens:,} out")
-    parts.append(duration_text(seconds))
+    if seconds is not None:
+        parts.append(duration_text(seconds))
     cost = _cost(usage, price)
     if cost is not None:
         parts.append(f"${cost:.4f}")
