@@ -203,7 +203,8 @@ async def tab_to(page: Page, name: str) -> None:
         seen = await page.evaluate(
             """() => {
               const focused = document.activeElement;
-              if (focused === document.body) return ["", true];  // before the first control, or after the last
+              // Before the first control, after the last, or in a panel that was just opened.
+              if (focused === document.body || focused.tabIndex < 0) return ["", true];
               const label = focused.ariaLabel || focused.labels?.[0]?.textContent || focused.textContent || "";
               const style = getComputedStyle(focused);
               const around = focused.closest(".row, .composer, .attach") ?? focused;
