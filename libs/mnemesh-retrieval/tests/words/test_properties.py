@@ -3,7 +3,7 @@
 import unicodedata
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from mnemesh_retrieval.words.analysis import (
     MAX_TERMS,
@@ -66,6 +66,7 @@ def test_a_query_has_a_bounded_number_of_terms_without_special_characters(text: 
 
 
 @given(TEXTS)
+@example("Ǽ ǿ")
 def test_words_and_folding_are_the_same_when_repeated(text: str) -> None:
     words = words_of(text)
     assert words_of(" ".join(words)) == words

@@ -66,8 +66,9 @@ def folded(word: str) -> str:
     """Returns a word in lower case without accents."""
     if word.isascii():
         return word
-    decomposed = unicodedata.normalize("NFD", word.translate(_PLAIN_LETTERS))
-    return unicodedata.normalize("NFC", _MARKS.sub("", decomposed))
+    # A letter such as ǽ is plain after its accent is gone.
+    bare = _MARKS.sub("", unicodedata.normalize("NFD", word))
+    return unicodedata.normalize("NFC", bare.translate(_PLAIN_LETTERS))
 
 
 def normal_form(form: Literal["NFC", "NFD", "NFKC", "NFKD"], text: str) -> str:
