@@ -6,7 +6,6 @@ import hmac
 import json
 import queue
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from mnemesh.agents.v1 import webhooks_pb2 as pb
 from mnemesh.agents.v1 import webhooks_service_pb2 as rpc
 from mnemesh_client.webhooks import is_signed
 from mnemesh_kit.ids import new_id
+from mnemesh_sandbox.node import find_node
 from mnemesh_testkit.fakes.server import status
 from mnemesh_testkit.timeouts import scaled
 
@@ -122,7 +122,7 @@ def test_a_test_event_shows_its_result(lab: Lab, receiver: Receiver, webhook: rp
 
 
 def test_the_example_of_a_receiver_takes_signed_events_only(lab: Lab) -> None:
-    node, example = Path(sys.executable).with_name("node"), Path(__file__).parents[4] / "examples/webhook_receiver.mjs"
+    node, example = find_node("").path, Path(__file__).parents[4] / "examples/webhook_receiver.mjs"
     service = lab.call(SERVICE, "CreateWebhook", rpc.CreateWebhookRequest(webhook=pb.Webhook(url="http://127.0.0.1:9")))
     with subprocess.Popen([node, example, service.secret, "0"], stdout=subprocess.PIPE, text=True) as receiver:
         try:
