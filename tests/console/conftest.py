@@ -53,7 +53,7 @@ async def console_mesh(
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def context(browser: Browser, console_mesh: Mesh) -> AsyncIterator[BrowserContext]:
-    """What the pages of a module share: the process that renders them, which a page that stays open keeps."""
+    """Opens a browser context for a module. A page that stays open keeps the process that renders the others."""
     opened = await browser.new_context(
         base_url=f"http://{console_mesh.addresses['gateway']}", viewport={"width": 1280, "height": 800}
     )

@@ -111,7 +111,7 @@ async def test_a_transaction_that_does_not_end_is_an_error(
 
 
 def test_a_missing_database_is_not_created(tmp_path: Path) -> None:
-    with pytest.raises(StartupError, match=r"There is no database .*absent\.db"):
+    with pytest.raises(StartupError, match=r"The database .*absent\.db does not exist"):
         snapshots.connect(f"sqlite:///{tmp_path / 'absent.db'}")
     assert not list(tmp_path.iterdir())
 

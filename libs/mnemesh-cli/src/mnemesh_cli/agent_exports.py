@@ -214,7 +214,7 @@ _OF_BLOCK: Final = (
 
 @dataclass(slots=True)
 class Exported:
-    """What an import into an existing agent needs of the records of an agent."""
+    """The records of an agent that an import into an existing agent reads."""
 
     agent_id: str | None = None
     blocks: list[agent_records_pb2.BlockRecord] = field(default_factory=list)
@@ -226,7 +226,7 @@ class Exported:
 
     @classmethod
     def of(cls, path: Path) -> Self:
-        """Returns what a file has; nothing if there is no file. Raises InvalidArgument as `count_records`."""
+        """Reads the records of a file; none if the file does not exist. Raises InvalidArgument as `count_records`."""
         found = cls()
         for record in read_records(path) if path.exists() else ():
             match record.WhichOneof("record"):

@@ -81,7 +81,7 @@ class RpcRule:
     is_audited: bool = False
     """True if calls of clients have entries in the audit log."""
     reads: bool = True
-    """Whether the RPC changes nothing."""
+    """True if the RPC only reads."""
     agent_paths: tuple[tuple[str, ...], ...] = ()
     """The fields of the request that name agents, or what belongs to agents, as paths. Without any, callers that are
     limited to some agents may not call the RPC."""

@@ -98,7 +98,7 @@ class SecretBox:
 
     @property
     def marks(self) -> frozenset[str]:
-        """What identifies the keys, and reveals nothing of them."""
+        """A fingerprint of each key. The keys cannot be derived from them."""
         return frozenset(_mark(key).hex() for key in self._known_keys())
 
     def _sealing_key(self) -> bytes:

@@ -70,7 +70,7 @@ class Manifest:
     contents: Part
     content_bytes: int
     key_marks: tuple[str, ...] = ()
-    """What identifies the keys of secrets that the mesh had, and reveals nothing of them."""
+    """A fingerprint of each key that encrypted secrets of the mesh."""
     keys: dict[str, str] | None = field(default=None, repr=False)
     """The keys, encrypted; see keys.py."""
     format: int = FORMAT
@@ -136,7 +136,7 @@ def _kind(column: sa.Column[Any]) -> Any:
 
 
 def write_part(place: Place, name: str, columns: Iterable[str], lines: Iterable[bytes]) -> Part:
-    """Writes lines to a file, in bounded memory. It creates no file if there are no lines."""
+    """Writes lines to a file, in bounded memory. Without lines, it does not create the file."""
     total, size = Sum(), 0
     with place.draft() as draft:
         with gzip.open(draft, "wb", _LEVEL) as packed, io.BufferedWriter(cast("Any", packed), _PIECE) as out:

@@ -37,7 +37,7 @@ def connect(url: str) -> sa.Connection:
     """
     path = None if is_postgresql(url) else Path(sa.make_url(url).database or "")
     if path is not None and not path.is_file():
-        raise StartupError(f"There is no database {path}. Check MNEMESH_DATA_DIR and the database URLs.")
+        raise StartupError(f"The database {path} does not exist. Check MNEMESH_DATA_DIR and the database URLs.")
     connection = _engine(url).connect()
     if path is not None:
         connection.exec_driver_sql("PRAGMA foreign_keys=ON")
